@@ -1,0 +1,3 @@
+module github.com/podplane/podplane/proto
+
+go 1.26.0
