@@ -9,7 +9,7 @@
 //   - Ownership. A Client that was given a node name puts the label [pod.LabelNode] on all that it creates, and lists,
 //     events and statistics are only about what carries it. Calls by ID are not checked again.
 //   - Idempotence. Stopping what is stopped, and stopping or removing what does not exist, succeeds. Creating the same
-//     name and attempt twice is an error of kind fault.AlreadyExists or fault.Unavailable ("reserved"), see [SandboxService].
+//     name and attempt twice is an error of kind AlreadyExists.
 //   - Errors have a kind (package fault): NotFound, Unavailable (the runtime is away), DeadlineExceeded (the runtime did
 //     not answer in time; the error is a [*CallError] that names call and target), AlreadyExists, Unimplemented and so on.
 //     An end of the caller's context is the context's error.
