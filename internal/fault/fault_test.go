@@ -97,3 +97,37 @@ func TestAmendKeepsKindAndFields(t *testing.T) {
 		t.Error("nil must stay nil")
 	}
 }
+
+func TestGRPCRoundTrip(t *testing.T) {
+	for k := fault.Invalid; k <= fault.Canceled; k++ {
+		err := fault.New(k, "no")
+		if k == fault.Invalid {
+			err = fault.Invalidate(fault.Object{Resource: "deployments", Group: "apps", Name: "a"}, field.ErrorList{field.Required(field.NewPath("spec"), "")})
+		}
+		err = fault.WithReason(fault.WithRetryAfter(err, time.Second), "Odd")
+		wire := fault.ToGRPC(fmt.Errorf("create: %w", err))
+		if !fault.HasDetail(wire) {
+			t.Fatalf("%v: no detail in %v", k, wire)
+		}
+		back := fmt.Errorf("call: %w", fault.FromGRPC(wire))
+		if fault.KindOf(back) != k || fault.RetryAfter(back) != time.Second || fault.ReasonOf(back) != "Odd" || back.Error() != "call: create: "+err.Error() {
+			t.Errorf("%v came back as %v: %v", k, fault.KindOf(back), back)
+		}
+		if k == fault.Invalid && (len(fault.Fields(back)) != 1 || fault.ObjectOf(back) != (fault.Object{Resource: "deployments", Group: "apps", Name: "a"})) {
+			t.Errorf("lost: %+v %+v", fault.Fields(back), fault.ObjectOf(back))
+		}
+		if again := fault.ToGRPC(back); !fault.HasDetail(again) || fault.KindOf(fault.FromGRPC(again)) != k {
+			t.Errorf("%v does not survive a second hop", k)
+		}
+	}
+	stranger := status.Error(codes.NotFound, "gone")
+	if got := fault.ToGRPC(stranger); status.Code(got) != codes.NotFound || fault.HasDetail(got) {
+		t.Errorf("%v", got)
+	}
+	if got := fault.FromGRPC(stranger); !fault.Is(got, fault.NotFound) || got.Error() != "gone" {
+		t.Errorf("%v", got)
+	}
+	if fault.ToGRPC(nil) != nil || fault.FromGRPC(nil) != nil {
+		t.Error("nil must stay nil")
+	}
+}

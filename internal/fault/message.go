@@ -27,6 +27,12 @@ func (o Object) qualified() string {
 	return o.Resource + "." + o.Group
 }
 
+// splitObject is the inverse of qualified.
+func splitObject(qualified, name string) Object {
+	resource, group, _ := strings.Cut(qualified, ".")
+	return Object{Resource: resource, Group: group, Name: name}
+}
+
 func invalidMessage(o Object, fields []FieldError) string {
 	parts := make([]string, 0, len(fields))
 	for _, f := range fields {
