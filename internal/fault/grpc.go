@@ -44,6 +44,9 @@ func FromGRPC(err error) error {
 	if err == nil {
 		return nil
 	}
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err // translated already
+	}
 	carrier, ok := errors.AsType[grpcStatus](err)
 	if !ok {
 		return Wrap(KindOf(err), err)

@@ -1,0 +1,98 @@
+package rpc
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/resolver"
+
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+)
+
+// Scheme is that of targets which are found on the bus: nats:///syncd?node=n1.
+const Scheme = "nats"
+
+// watchRetry is the pause before a watch that broke is begun again.
+const watchRetry = time.Second
+
+// Directory knows the replicas of services; *bus.Conn is one.
+type Directory interface {
+	// WatchServices calls f with all replicas of a service, now and after each change, until ctx ends. While the bus is away the last
+	// known ones stay.
+	WatchServices(ctx context.Context, service string, f func([]*podplanev1.ServiceRecord)) error
+}
+
+func target(service, node string) string {
+	return (&url.URL{Scheme: Scheme, Path: "/" + service, RawQuery: url.Values{"node": {node}}.Encode()}).String()
+}
+
+type resolverBuilder struct {
+	ctx       context.Context
+	directory Directory
+}
+
+// Scheme gives the scheme that this resolver is for.
+func (b *resolverBuilder) Scheme() string { return Scheme }
+
+// Build starts the watch of one target.
+func (b *resolverBuilder) Build(t resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	r := &busResolver{cc: cc, service: t.Endpoint(), node: t.URL.Query().Get("node"), cancel: cancel}
+	r.done.Go(func() { r.run(ctx, b.directory) })
+	return r, nil
+}
+
+// busResolver keeps a channel's addresses as the registrations say.
+type busResolver struct {
+	cc            resolver.ClientConn
+	service, node string
+	cancel        context.CancelFunc
+	done          sync.WaitGroup
+}
+
+func (r *busResolver) run(ctx context.Context, dir Directory) {
+	for ctx.Err() == nil {
+		if err := dir.WatchServices(ctx, r.service, r.update); err != nil && ctx.Err() == nil {
+			r.cc.ReportError(err)
+		}
+		pause := time.NewTimer(watchRetry)
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// update hands the addresses to the channel, the youngest replica first. An empty list takes the old ones away: a port that a dead
+// replica had may belong to somebody else by now. The channel's complaint about an empty list says nothing new.
+func (r *busResolver) update(records []*podplanev1.ServiceRecord) {
+	records = slices.Clone(records)
+	slices.SortStableFunc(records, func(a, b *podplanev1.ServiceRecord) int {
+		if c := b.GetStartedAt().AsTime().Compare(a.GetStartedAt().AsTime()); c != 0 {
+			return c
+		}
+		return strings.Compare(a.GetInstance(), b.GetInstance())
+	})
+	var addresses []resolver.Address
+	for _, s := range records {
+		known := slices.ContainsFunc(addresses, func(a resolver.Address) bool { return a.Addr == s.GetGrpcAddress() })
+		if s.GetGrpcAddress() != "" && !known && (r.node == "" || s.GetNode() == r.node) {
+			addresses = append(addresses, resolver.Address{Addr: s.GetGrpcAddress()})
+		}
+	}
+	_ = r.cc.UpdateState(resolver.State{Addresses: addresses})
+}
+
+// ResolveNow does nothing: the watch is always current.
+func (r *busResolver) ResolveNow(resolver.ResolveNowOptions) {}
+
+// Close ends the watch and waits for it.
+func (r *busResolver) Close() {
+	r.cancel()
+	r.done.Wait()
+}
