@@ -1,0 +1,87 @@
+package cri
+
+import (
+	"context"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/podplane/podplane/internal/fault"
+)
+
+// PullImage implements [ImageService].
+func (c *Client) PullImage(ctx context.Context, image ImageSpec, auth *AuthConfig, sandbox *SandboxConfig) (string, error) {
+	op := operation{name: opPullImage, target: image.Image}
+	req := &runtimeapi.PullImageRequest{Image: toImageSpec(image), Auth: toAuth(auth)}
+	if sandbox != nil {
+		op.podUID = sandbox.UID
+		req.SandboxConfig = c.sandboxConfig(sandbox)
+	}
+	resp, err := invoke(ctx, c, op, c.images.PullImage, req)
+	if err != nil {
+		return "", &ImageError{Image: image.Image, Reason: pullReason(err), Err: err}
+	}
+	return resp.GetImageRef(), nil
+}
+
+// pullReason finds the waiting reason: CRI defines two words that a runtime puts into the message.
+func pullReason(err error) string {
+	switch msg := err.Error(); {
+	case fault.Is(err, fault.Invalid):
+		return ReasonInvalidImageName
+	case strings.Contains(msg, crierrors.ErrRegistryUnavailable.Error()):
+		return ReasonRegistryUnavailable
+	case strings.Contains(msg, crierrors.ErrSignatureValidationFailed.Error()):
+		return ReasonSignatureValidationFailed
+	default:
+		return ReasonErrImagePull
+	}
+}
+
+// ImageStatus implements [ImageService].
+func (c *Client) ImageStatus(ctx context.Context, image ImageSpec) (Image, error) {
+	op := operation{name: opImageStatus, target: image.Image, timeout: c.timeouts.Request}
+	resp, err := invoke(ctx, c, op, c.images.ImageStatus, &runtimeapi.ImageStatusRequest{Image: toImageSpec(image)})
+	if err != nil {
+		return Image{}, err
+	}
+	if resp.GetImage() == nil {
+		return Image{}, &CallError{Op: op.name, Target: op.target, Err: fault.New(fault.NotFound, "image is not present")}
+	}
+	return fromImage(resp.GetImage()), nil
+}
+
+// ListImages implements [ImageService].
+func (c *Client) ListImages(ctx context.Context) ([]Image, error) {
+	op := operation{name: opListImages, timeout: c.timeouts.Request}
+	resp, err := invoke(ctx, c, op, c.images.ListImages, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	images := make([]Image, 0, len(resp.GetImages()))
+	for _, i := range resp.GetImages() {
+		images = append(images, fromImage(i))
+	}
+	return images, nil
+}
+
+// RemoveImage implements [ImageService].
+func (c *Client) RemoveImage(ctx context.Context, image ImageSpec) error {
+	op := operation{name: opRemoveImage, target: image.Image, timeout: c.timeouts.Request}
+	_, err := invoke(ctx, c, op, c.images.RemoveImage, &runtimeapi.RemoveImageRequest{Image: toImageSpec(image)})
+	return gone(err)
+}
+
+// ImageFsInfo implements [ImageService].
+func (c *Client) ImageFsInfo(ctx context.Context) (ImageFsInfo, error) {
+	op := operation{name: opImageFsInfo, timeout: c.timeouts.Request}
+	resp, err := invoke(ctx, c, op, c.images.ImageFsInfo, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		return ImageFsInfo{}, err
+	}
+	return ImageFsInfo{
+		Images:     fromFilesystems(resp.GetImageFilesystems()),
+		Containers: fromFilesystems(resp.GetContainerFilesystems()),
+	}, nil
+}

@@ -1,0 +1,75 @@
+package cri
+
+import (
+	"context"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/attribute"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/stats"
+)
+
+// Keys of the attributes that the spans of calls carry beside otelgrpc's own.
+const (
+	attrPodUID = "k8s.pod.uid"
+	attrTarget = "podplane.cri.target"
+)
+
+type podUIDKey struct{}
+
+// WithPodUID says which pod the calls made with the context are about, for their spans. Calls whose arguments say it
+// (RunSandbox, CreateContainer, PodStatus) do not need it.
+func WithPodUID(ctx context.Context, uid string) context.Context {
+	return context.WithValue(ctx, podUIDKey{}, uid)
+}
+
+type operationKey struct{}
+
+func withOperation(ctx context.Context, op operation) context.Context {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
+	}
+	if op.podUID == "" {
+		op.podUID, _ = ctx.Value(podUIDKey{}).(string)
+	}
+	return context.WithValue(ctx, operationKey{}, &op)
+}
+
+// traceHandler makes a client span of each call that is part of a trace, and hands the trace on to the runtime, which
+// may export spans of its own. Calls outside of traces (relists, health checks) start none.
+type traceHandler struct{ stats.Handler }
+
+func newTraceHandler(provider trace.TracerProvider) stats.Handler {
+	// The calls are counted by Observer; a second set of metrics would only cost.
+	options := []otelgrpc.Option{otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider())}
+	if provider != nil {
+		options = append(options, otelgrpc.WithTracerProvider(provider))
+	}
+	return &traceHandler{otelgrpc.NewClientHandler(options...)}
+}
+
+// TagRPC starts the span.
+func (h *traceHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	op, ok := ctx.Value(operationKey{}).(*operation)
+	if !ok {
+		return ctx
+	}
+	ctx = h.Handler.TagRPC(ctx, info)
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		if op.podUID != "" {
+			span.SetAttributes(attribute.String(attrPodUID, op.podUID))
+		}
+		if op.target != "" {
+			span.SetAttributes(attribute.String(attrTarget, op.target))
+		}
+	}
+	return ctx
+}
+
+// HandleRPC ends the span.
+func (h *traceHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if ctx.Value(operationKey{}) != nil {
+		h.Handler.HandleRPC(ctx, s)
+	}
+}
