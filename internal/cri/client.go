@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -17,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Options of a [Client]. The zero value works.
@@ -148,9 +150,38 @@ func (c *Client) Close() error {
 type operation struct {
 	name    string
 	target  string
+	kind    attribute.Key // what the target is
 	podUID  string
 	handler string
 	timeout time.Duration // 0: none
+}
+
+func (c *Client) runtimeOp(name, podUID string) operation {
+	return operation{name: name, podUID: podUID, timeout: c.timeouts.Request}
+}
+
+func (c *Client) sandboxOp(name, id string) operation {
+	return operation{name: name, target: id, kind: telemetry.SandboxID, timeout: c.timeouts.Request}
+}
+
+func (c *Client) containerOp(name, id string) operation {
+	return operation{name: name, target: id, kind: telemetry.ContainerID, timeout: c.timeouts.Request}
+}
+
+func (c *Client) imageOp(name, image string) operation {
+	return operation{name: name, target: image, kind: telemetry.ContainerImageName, timeout: c.timeouts.Request}
+}
+
+// within bounds the operation.
+func (o operation) within(timeout time.Duration) operation {
+	o.timeout = timeout
+	return o
+}
+
+// of says which pod the operation is about.
+func (o operation) of(podUID string) operation {
+	o.podUID = podUID
+	return o
 }
 
 // invoke does one call: bounds it, traces it, observes it, and gives its error a kind.
@@ -184,14 +215,28 @@ func callFault(ctx, callCtx context.Context, op operation, err error) error {
 		return ctxErr
 	}
 	st := status.Convert(err)
-	if st.Code() == codes.DeadlineExceeded && callCtx.Err() != nil {
+	switch {
+	case st.Code() == codes.DeadlineExceeded && expired(ctx):
+		return context.DeadlineExceeded
+	case st.Code() == codes.DeadlineExceeded && expired(callCtx):
 		return fault.New(fault.DeadlineExceeded, "the container runtime did not answer within %s", op.timeout)
 	}
 	return statusFault(st)
 }
 
+// expired says that the context's deadline is over, or about to be: the runtime knows the deadline too, and its answer
+// may be here before the context has ended.
+func expired(ctx context.Context) bool {
+	const slack = 10 * time.Millisecond
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < slack
+}
+
 func statusFault(st *status.Status) error {
 	kind := fault.KindOf(st.Err())
+	if st.Code() == codes.InvalidArgument {
+		kind = fault.Invalid
+	}
 	// containerd has no code of its own for a name that is taken, nor for a reference that does not parse: what it says
 	// in words is all there is.
 	if st.Code() == codes.Unknown || st.Code() == codes.Aborted {

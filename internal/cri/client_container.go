@@ -10,11 +10,12 @@ import (
 
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // CreateContainer implements [ContainerService].
 func (c *Client) CreateContainer(ctx context.Context, sandboxID string, config *ContainerConfig, sandbox *SandboxConfig) (string, error) {
-	op := operation{name: opCreateContainer, target: config.Name, podUID: sandbox.UID, timeout: c.timeouts.Request}
+	op := operation{name: opCreateContainer, target: config.Name, kind: telemetry.ContainerName, podUID: sandbox.UID, timeout: c.timeouts.Request}
 	containerConfig, err := c.containerConfig(config, sandbox)
 	if err != nil {
 		return "", &CallError{Op: op.name, Target: op.target, Err: err}
@@ -27,7 +28,7 @@ func (c *Client) CreateContainer(ctx context.Context, sandboxID string, config *
 
 // StartContainer implements [ContainerService].
 func (c *Client) StartContainer(ctx context.Context, id string) error {
-	op := operation{name: opStartContainer, target: id, timeout: c.timeouts.Request}
+	op := c.containerOp(opStartContainer, id)
 	_, err := invoke(ctx, c, op, c.runtime.StartContainer, &runtimeapi.StartContainerRequest{ContainerId: id})
 	return err
 }
@@ -35,28 +36,28 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 // StopContainer implements [ContainerService].
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	timeout := seconds(grace)
-	op := operation{name: opStopContainer, target: id, timeout: c.timeouts.Request + time.Duration(timeout)*time.Second}
+	op := c.containerOp(opStopContainer, id).within(c.timeouts.Request + time.Duration(timeout)*time.Second)
 	_, err := invoke(ctx, c, op, c.runtime.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: timeout})
 	return gone(err)
 }
 
 // RemoveContainer implements [ContainerService].
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
-	op := operation{name: opRemoveContainer, target: id, timeout: c.timeouts.Request}
+	op := c.containerOp(opRemoveContainer, id)
 	_, err := invoke(ctx, c, op, c.runtime.RemoveContainer, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 	return gone(err)
 }
 
 // ReopenContainerLog implements [ContainerService].
 func (c *Client) ReopenContainerLog(ctx context.Context, id string) error {
-	op := operation{name: opReopenContainerLog, target: id, timeout: c.timeouts.Request}
+	op := c.containerOp(opReopenContainerLog, id)
 	_, err := invoke(ctx, c, op, c.runtime.ReopenContainerLog, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 	return err
 }
 
 // UpdateContainerResources implements [Resizer].
 func (c *Client) UpdateContainerResources(ctx context.Context, id string, resources *pod.LinuxResources) error {
-	op := operation{name: opUpdateContainerResources, target: id, timeout: c.timeouts.Request}
+	op := c.containerOp(opUpdateContainerResources, id)
 	_, err := invoke(ctx, c, op, c.runtime.UpdateContainerResources, &runtimeapi.UpdateContainerResourcesRequest{
 		ContainerId: id, Linux: toResources(resources),
 	})
@@ -65,7 +66,7 @@ func (c *Client) UpdateContainerResources(ctx context.Context, id string, resour
 
 // ListContainers implements [Lister].
 func (c *Client) ListContainers(ctx context.Context, filter Filter) ([]pod.Container, error) {
-	op := operation{name: opListContainers, podUID: filter.PodUID, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opListContainers, filter.PodUID)
 	return c.listContainers(ctx, op, filter)
 }
 
@@ -89,7 +90,7 @@ func (c *Client) listContainers(ctx context.Context, op operation, filter Filter
 
 // ContainerStatus implements [Lister]. CRI's status does not say which sandbox the container is in: SandboxID is empty.
 func (c *Client) ContainerStatus(ctx context.Context, id string) (pod.Container, error) {
-	return c.containerStatus(ctx, operation{name: opContainerStatus, target: id, timeout: c.timeouts.Request})
+	return c.containerStatus(ctx, c.containerOp(opContainerStatus, id))
 }
 
 func (c *Client) containerStatus(ctx context.Context, op operation) (pod.Container, error) {
@@ -105,7 +106,7 @@ func (c *Client) containerStatus(ctx context.Context, op operation) (pod.Contain
 
 // ExecSync implements [Execer].
 func (c *Client) ExecSync(ctx context.Context, containerID string, command []string, timeout time.Duration) (ExecResult, error) {
-	op := operation{name: opExecSync, target: containerID}
+	op := c.containerOp(opExecSync, containerID).within(0)
 	whole := time.Duration(seconds(timeout)) * time.Second
 	if whole > 0 {
 		op.timeout = c.timeouts.Request + whole
@@ -142,7 +143,7 @@ func head(b []byte) ([]byte, bool) {
 
 // ExecURL implements [Streamer].
 func (c *Client) ExecURL(ctx context.Context, containerID string, command []string, streams Streams) (string, error) {
-	op := operation{name: opExec, target: containerID, timeout: c.timeouts.Request}
+	op := c.containerOp(opExec, containerID)
 	resp, err := invoke(ctx, c, op, c.runtime.Exec, &runtimeapi.ExecRequest{
 		ContainerId: containerID, Cmd: command,
 		Tty: streams.TTY, Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr,
@@ -152,7 +153,7 @@ func (c *Client) ExecURL(ctx context.Context, containerID string, command []stri
 
 // AttachURL implements [Streamer].
 func (c *Client) AttachURL(ctx context.Context, containerID string, streams Streams) (string, error) {
-	op := operation{name: opAttach, target: containerID, timeout: c.timeouts.Request}
+	op := c.containerOp(opAttach, containerID)
 	resp, err := invoke(ctx, c, op, c.runtime.Attach, &runtimeapi.AttachRequest{
 		ContainerId: containerID, Tty: streams.TTY, Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr,
 	})

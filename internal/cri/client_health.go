@@ -8,7 +8,7 @@ import (
 
 // Version implements [Health].
 func (c *Client) Version(ctx context.Context) (Version, error) {
-	op := operation{name: opVersion, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opVersion, "")
 	resp, err := invoke(ctx, c, op, c.runtime.Version, &runtimeapi.VersionRequest{})
 	if err != nil {
 		return Version{}, err
@@ -20,7 +20,7 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 
 // Status implements [Health].
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	op := operation{name: opStatus, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opStatus, "")
 	resp, err := invoke(ctx, c, op, c.runtime.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return Status{}, err
@@ -44,7 +44,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 
 // RuntimeConfig implements [Health].
 func (c *Client) RuntimeConfig(ctx context.Context) (RuntimeConfig, error) {
-	op := operation{name: opRuntimeConfig, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opRuntimeConfig, "")
 	resp, err := invoke(ctx, c, op, c.runtime.RuntimeConfig, &runtimeapi.RuntimeConfigRequest{})
 	if err != nil || resp.GetLinux() == nil {
 		return RuntimeConfig{}, err

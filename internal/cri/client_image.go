@@ -12,7 +12,7 @@ import (
 
 // PullImage implements [ImageService].
 func (c *Client) PullImage(ctx context.Context, image ImageSpec, auth *AuthConfig, sandbox *SandboxConfig) (string, error) {
-	op := operation{name: opPullImage, target: image.Image}
+	op := c.imageOp(opPullImage, image.Image).within(0)
 	req := &runtimeapi.PullImageRequest{Image: toImageSpec(image), Auth: toAuth(auth)}
 	if sandbox != nil {
 		op.podUID = sandbox.UID
@@ -41,7 +41,7 @@ func pullReason(err error) string {
 
 // ImageStatus implements [ImageService].
 func (c *Client) ImageStatus(ctx context.Context, image ImageSpec) (Image, error) {
-	op := operation{name: opImageStatus, target: image.Image, timeout: c.timeouts.Request}
+	op := c.imageOp(opImageStatus, image.Image)
 	resp, err := invoke(ctx, c, op, c.images.ImageStatus, &runtimeapi.ImageStatusRequest{Image: toImageSpec(image)})
 	if err != nil {
 		return Image{}, err
@@ -54,7 +54,7 @@ func (c *Client) ImageStatus(ctx context.Context, image ImageSpec) (Image, error
 
 // ListImages implements [ImageService].
 func (c *Client) ListImages(ctx context.Context) ([]Image, error) {
-	op := operation{name: opListImages, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opListImages, "")
 	resp, err := invoke(ctx, c, op, c.images.ListImages, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, err
@@ -68,14 +68,14 @@ func (c *Client) ListImages(ctx context.Context) ([]Image, error) {
 
 // RemoveImage implements [ImageService].
 func (c *Client) RemoveImage(ctx context.Context, image ImageSpec) error {
-	op := operation{name: opRemoveImage, target: image.Image, timeout: c.timeouts.Request}
+	op := c.imageOp(opRemoveImage, image.Image)
 	_, err := invoke(ctx, c, op, c.images.RemoveImage, &runtimeapi.RemoveImageRequest{Image: toImageSpec(image)})
 	return gone(err)
 }
 
 // ImageFsInfo implements [ImageService].
 func (c *Client) ImageFsInfo(ctx context.Context) (ImageFsInfo, error) {
-	op := operation{name: opImageFsInfo, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opImageFsInfo, "")
 	resp, err := invoke(ctx, c, op, c.images.ImageFsInfo, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
 		return ImageFsInfo{}, err

@@ -68,23 +68,23 @@ func GroupPods(sandboxes []pod.Sandbox, containers []pod.Container, observedAt t
 func (c *Client) PodStatus(ctx context.Context, uid string) (pod.RuntimePod, error) {
 	p := pod.RuntimePod{UID: uid, ObservedAt: time.Now()}
 	filter := Filter{PodUID: uid}
-	sandboxes, err := c.listSandboxes(ctx, operation{name: opListSandboxes, podUID: uid, timeout: c.timeouts.Inspect}, filter)
+	sandboxes, err := c.listSandboxes(ctx, c.runtimeOp(opListSandboxes, uid).within(c.timeouts.Inspect), filter)
 	if err != nil {
 		return p, err
 	}
-	containers, err := c.listContainers(ctx, operation{name: opListContainers, podUID: uid, timeout: c.timeouts.Inspect}, filter)
+	containers, err := c.listContainers(ctx, c.runtimeOp(opListContainers, uid).within(c.timeouts.Inspect), filter)
 	if err != nil {
 		return p, err
 	}
 	failed := make([]error, len(sandboxes)+len(containers))
 	inSequenceOrParallel(len(failed), func(i int) {
 		if i < len(sandboxes) {
-			op := operation{name: opSandboxStatus, target: sandboxes[i].ID, podUID: uid, timeout: c.timeouts.Inspect}
+			op := c.sandboxOp(opSandboxStatus, sandboxes[i].ID).of(uid).within(c.timeouts.Inspect)
 			sandboxes[i], failed[i] = c.sandboxStatus(ctx, op)
 			return
 		}
 		ctr := &containers[i-len(sandboxes)]
-		op := operation{name: opContainerStatus, target: ctr.ID, podUID: uid, timeout: c.timeouts.Inspect}
+		op := c.containerOp(opContainerStatus, ctr.ID).of(uid).within(c.timeouts.Inspect)
 		sandboxID := ctr.SandboxID
 		*ctr, failed[i] = c.containerStatus(ctx, op)
 		ctr.SandboxID = sandboxID

@@ -7,13 +7,14 @@ import (
 
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // RunSandbox implements [SandboxService].
 func (c *Client) RunSandbox(ctx context.Context, config *SandboxConfig) (string, error) {
 	op := operation{
-		name: opRunSandbox, target: config.Namespace + "/" + config.Name, podUID: config.UID, handler: config.RuntimeHandler,
-		timeout: 2 * c.timeouts.Request,
+		name: opRunSandbox, target: config.Namespace + "/" + config.Name, kind: telemetry.PodName, podUID: config.UID,
+		handler: config.RuntimeHandler, timeout: 2 * c.timeouts.Request,
 	}
 	resp, err := invoke(ctx, c, op, c.runtime.RunPodSandbox, &runtimeapi.RunPodSandboxRequest{
 		Config: c.sandboxConfig(config), RuntimeHandler: config.RuntimeHandler,
@@ -23,14 +24,14 @@ func (c *Client) RunSandbox(ctx context.Context, config *SandboxConfig) (string,
 
 // StopSandbox implements [SandboxService].
 func (c *Client) StopSandbox(ctx context.Context, id string) error {
-	op := operation{name: opStopSandbox, target: id, timeout: c.timeouts.Request}
+	op := c.sandboxOp(opStopSandbox, id)
 	_, err := invoke(ctx, c, op, c.runtime.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 	return gone(err)
 }
 
 // RemoveSandbox implements [SandboxService].
 func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
-	op := operation{name: opRemoveSandbox, target: id, timeout: c.timeouts.Request}
+	op := c.sandboxOp(opRemoveSandbox, id)
 	_, err := invoke(ctx, c, op, c.runtime.RemovePodSandbox, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 	return gone(err)
 }
@@ -45,7 +46,7 @@ func gone(err error) error {
 
 // SandboxStatus implements [SandboxService].
 func (c *Client) SandboxStatus(ctx context.Context, id string) (pod.Sandbox, error) {
-	return c.sandboxStatus(ctx, operation{name: opSandboxStatus, target: id, timeout: c.timeouts.Request})
+	return c.sandboxStatus(ctx, c.sandboxOp(opSandboxStatus, id))
 }
 
 func (c *Client) sandboxStatus(ctx context.Context, op operation) (pod.Sandbox, error) {
@@ -61,7 +62,7 @@ func (c *Client) sandboxStatus(ctx context.Context, op operation) (pod.Sandbox, 
 
 // ListSandboxes implements [SandboxService].
 func (c *Client) ListSandboxes(ctx context.Context, filter Filter) ([]pod.Sandbox, error) {
-	op := operation{name: opListSandboxes, podUID: filter.PodUID, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opListSandboxes, filter.PodUID)
 	return c.listSandboxes(ctx, op, filter)
 }
 
@@ -86,7 +87,7 @@ func (c *Client) listSandboxes(ctx context.Context, op operation, filter Filter)
 
 // UpdateSandboxResources implements [Resizer].
 func (c *Client) UpdateSandboxResources(ctx context.Context, id string, overhead, resources *pod.LinuxResources) error {
-	op := operation{name: opUpdateSandboxResources, target: id, timeout: c.timeouts.Request}
+	op := c.sandboxOp(opUpdateSandboxResources, id)
 	_, err := invoke(ctx, c, op, c.runtime.UpdatePodSandboxResources, &runtimeapi.UpdatePodSandboxResourcesRequest{
 		PodSandboxId: id, Overhead: toResources(overhead), Resources: toResources(resources),
 	})
@@ -95,7 +96,7 @@ func (c *Client) UpdateSandboxResources(ctx context.Context, id string, overhead
 
 // PortForwardURL implements [Streamer].
 func (c *Client) PortForwardURL(ctx context.Context, sandboxID string, ports []int32) (string, error) {
-	op := operation{name: opPortForward, target: sandboxID, timeout: c.timeouts.Request}
+	op := c.sandboxOp(opPortForward, sandboxID)
 	resp, err := invoke(ctx, c, op, c.runtime.PortForward, &runtimeapi.PortForwardRequest{PodSandboxId: sandboxID, Port: ports})
 	return resp.GetUrl(), err
 }

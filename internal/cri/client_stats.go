@@ -11,7 +11,7 @@ import (
 
 // ListPodStats implements [StatsSource].
 func (c *Client) ListPodStats(ctx context.Context, filter Filter) ([]PodStats, error) {
-	op := operation{name: opListSandboxStats, podUID: filter.PodUID, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opListSandboxStats, filter.PodUID)
 	resp, err := invoke(ctx, c, op, c.runtime.ListPodSandboxStats, &runtimeapi.ListPodSandboxStatsRequest{
 		Filter: &runtimeapi.PodSandboxStatsFilter{Id: filter.ID, LabelSelector: c.selector(filter)},
 	})
@@ -27,7 +27,7 @@ func (c *Client) ListPodStats(ctx context.Context, filter Filter) ([]PodStats, e
 
 // ListContainerStats implements [StatsSource].
 func (c *Client) ListContainerStats(ctx context.Context, filter Filter) ([]ContainerStats, error) {
-	op := operation{name: opListContainerStats, podUID: filter.PodUID, timeout: c.timeouts.Request}
+	op := c.runtimeOp(opListContainerStats, filter.PodUID)
 	resp, err := invoke(ctx, c, op, c.runtime.ListContainerStats, &runtimeapi.ListContainerStatsRequest{
 		Filter: &runtimeapi.ContainerStatsFilter{Id: filter.ID, PodSandboxId: filter.SandboxID, LabelSelector: c.selector(filter)},
 	})
@@ -43,7 +43,7 @@ func (c *Client) ListContainerStats(ctx context.Context, filter Filter) ([]Conta
 
 // ContainerStats implements [StatsSource].
 func (c *Client) ContainerStats(ctx context.Context, id string) (ContainerStats, error) {
-	op := operation{name: opContainerStats, target: id, timeout: c.timeouts.Request}
+	op := c.containerOp(opContainerStats, id)
 	resp, err := invoke(ctx, c, op, c.runtime.ContainerStats, &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	if err != nil {
 		return ContainerStats{}, err

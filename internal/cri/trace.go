@@ -4,16 +4,11 @@ import (
 	"context"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"go.opentelemetry.io/otel/attribute"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/stats"
-)
 
-// Keys of the attributes that the spans of calls carry beside otelgrpc's own.
-const (
-	attrPodUID = "k8s.pod.uid"
-	attrTarget = "podplane.cri.target"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 type podUIDKey struct{}
@@ -30,10 +25,11 @@ func withOperation(ctx context.Context, op operation) context.Context {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
 	}
-	if op.podUID == "" {
-		op.podUID, _ = ctx.Value(podUIDKey{}).(string)
+	traced := op // a copy, so that calls outside of traces allocate nothing
+	if traced.podUID == "" {
+		traced.podUID, _ = ctx.Value(podUIDKey{}).(string)
 	}
-	return context.WithValue(ctx, operationKey{}, &op)
+	return context.WithValue(ctx, operationKey{}, &traced)
 }
 
 // traceHandler makes a client span of each call that is part of a trace, and hands the trace on to the runtime, which
@@ -58,10 +54,10 @@ func (h *traceHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) conte
 	ctx = h.Handler.TagRPC(ctx, info)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		if op.podUID != "" {
-			span.SetAttributes(attribute.String(attrPodUID, op.podUID))
+			span.SetAttributes(telemetry.PodUID.String(op.podUID))
 		}
 		if op.target != "" {
-			span.SetAttributes(attribute.String(attrTarget, op.target))
+			span.SetAttributes(op.kind.String(op.target))
 		}
 	}
 	return ctx
