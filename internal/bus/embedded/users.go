@@ -1,0 +1,88 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/fault"
+)
+
+// AdminKey names the key of the account without restrictions.
+const AdminKey = "admin"
+
+// SeedFile is where ServiceUsers keeps the key of a service: for bus.Config.NKeySeedFile.
+func SeedFile(dir, service string) string { return filepath.Join(dir, service+".nk") }
+
+// ServiceUsers gives one user for each service with the permissions that
+// internal/bus declares, one for the command line, and one without restrictions
+// (AdminKey). Their seeds are in dir (mode 0700, files 0600), made where they
+// are missing. With a node, services may write that node's records only.
+func ServiceUsers(dir, node string) ([]User, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the bus keys: %w", err)
+	}
+	var users []User
+	for _, service := range append(bus.AllServices(), bus.ServiceCLI, AdminKey) {
+		public, err := ensureSeed(SeedFile(dir, service))
+		if err != nil {
+			return nil, fmt.Errorf("key of %s: %w", service, err)
+		}
+		u := User{PublicKey: public, Full: service == AdminKey}
+		switch {
+		case u.Full:
+		case node == "":
+			u.Publish, u.Subscribe = bus.Permissions(service)
+		default:
+			u.Publish, u.Subscribe = bus.PermissionsOn(service, node)
+		}
+		users = append(users, u)
+	}
+	return users, nil
+}
+
+// ensureSeed gives the public key of the seed in a file, which it makes if it is missing.
+func ensureSeed(file string) (public string, err error) {
+	seed, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		seed, err = newSeed(file)
+	}
+	if err != nil {
+		return "", err
+	}
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
+	if err != nil {
+		return "", fault.New(fault.Invalid, "%s holds no seed: %w", file, err)
+	}
+	defer pair.Wipe()
+	return pair.PublicKey()
+}
+
+// newSeed writes a new seed, whole or not at all.
+func newSeed(file string) ([]byte, error) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	defer pair.Wipe()
+	seed, err := pair.Seed()
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".key-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
+	_, err = tmp.Write(append(bytes.Clone(seed), '\n'))
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return nil, err
+	}
+	return seed, os.Rename(tmp.Name(), file)
+}
