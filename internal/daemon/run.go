@@ -203,9 +203,39 @@ func (h *host) deps() Deps {
 }
 
 func (h *host) recorder() *events.Recorder {
-	r := events.NewRecorder(h.conn, h.id.Service, h.cfg.Node, nil)
+	r := events.NewRecorder(&eventStream{conn: h.conn}, h.id.Service, h.cfg.Node, nil)
 	h.group.Go("events", r.Run)
 	return r
+}
+
+// eventStream opens the stream of Events when the first one is published, so that no start waits for it.
+type eventStream struct {
+	conn   *bus.Conn
+	mu     sync.Mutex
+	stream *bus.Stream
+}
+
+// Publish publishes one event.
+func (e *eventStream) Publish(ctx context.Context, m bus.Message) (seq uint64, duplicate bool, err error) {
+	s, err := e.open(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	return s.Publish(ctx, m)
+}
+
+func (e *eventStream) open(ctx context.Context) (*bus.Stream, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stream != nil {
+		return e.stream, nil
+	}
+	s, err := bus.OpenStream(ctx, e.conn, bus.Events)
+	if err != nil {
+		return nil, fmt.Errorf("open the stream of events: %w", err)
+	}
+	e.stream = s
+	return s, nil
 }
 
 func (h *host) serve() {
