@@ -1,0 +1,322 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podplane/podplane/internal/fault"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/watchcache"
+)
+
+const recordSchema = 1
+
+// NewPod is a pod to be stored.
+type NewPod struct {
+	// Pod is complete: defaulted, validated, with namespace and name. The store takes it over. An empty UID gets a random one.
+	Pod    *v1.Pod
+	Source podplanev1.Source
+	// Origin is the file or URL; empty for the API.
+	Origin string
+	// Traceparent is what everything done for this pod continues.
+	Traceparent string
+	DryRun      bool
+}
+
+// Preconditions must hold for a change; nil fields say nothing.
+type Preconditions struct {
+	UID, ResourceVersion *string
+}
+
+// DeleteOptions say how a pod is to go.
+type DeleteOptions struct {
+	Preconditions
+	// GracePeriod in seconds; nil is the pod's own.
+	GracePeriod *int64
+	DryRun      bool
+}
+
+func (s *Store) podKey(uid string) string { return podKey(s.opts.Node, uid) }
+
+func podFault(k fault.Kind, name, format string, args ...any) error {
+	return fault.For(k, fault.Object{Resource: "pods", Name: name}, format, args...)
+}
+
+// CreatePod stores a new pod and gives it as stored. Its name is free from the moment on at which a pod of that name is gone entirely.
+func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, error) {
+	if err := s.WaitSynced(ctx); err != nil {
+		return nil, err
+	}
+	pod := n.Pod
+	if pod.UID == "" {
+		pod.UID = types.UID(uuid.NewString())
+	}
+	pod.CreationTimestamp = metav1.NewTime(s.opts.Now()).Rfc3339Copy()
+	pod.Generation = 1
+	release, err := s.reserve(pod)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	rec := &podplanev1.PodRecord{
+		Schema: recordSchema, Node: s.opts.Node, Uid: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name,
+		Source: n.Source, Origin: n.Origin, StoredAt: timestamppb.New(s.opts.Now()),
+	}
+	if n.Traceparent != "" {
+		rec.Trace = &podplanev1.TraceContext{Traceparent: n.Traceparent}
+	}
+	if rec.Pod, err = encodePod(pod); err != nil {
+		return nil, err
+	}
+	if n.DryRun {
+		return dry(podObject(rec, pod, nil)), nil
+	}
+	rev, err := create(ctx, s.pods, s.podKey(rec.GetUid()), rec, s.opts.Patience)
+	if err != nil {
+		s.abandon(rec.GetUid(), err)
+		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	s.applyPod(rec, rev)
+	o, ok := s.podTable.Get(pod.Namespace, pod.Name)
+	if !ok || o.UID != rec.GetUid() {
+		// Deleted between the acknowledgement and now: it was stored, which is what is answered.
+		return dry(podObject(rec, pod, nil)), nil
+	}
+	return o, nil
+}
+
+// reserve holds the name and the resources of a pod that is being stored.
+func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
+	n := nsName{pod.Namespace, pod.Name}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if uid, taken := s.names[n]; taken {
+		if s.byUID[uid].pod.DeletionTimestamp != nil {
+			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: the pod of that name is being deleted and is not gone yet", n.name)
+		}
+		return nil, podFault(fault.AlreadyExists, n.name, "")
+	}
+	if s.pending[n] != nil || s.byUID[string(pod.UID)] != nil {
+		return nil, podFault(fault.AlreadyExists, n.name, "")
+	}
+	if s.opts.Admit != nil {
+		if err := s.opts.Admit(pod, s.active()); err != nil {
+			return nil, err
+		}
+	}
+	s.pending[n] = pod
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.pending, n)
+	}, nil
+}
+
+// active are the pods that hold or will hold resources: all but those whose containers have ended for good. mu is held.
+func (s *Store) active() []*v1.Pod {
+	list := make([]*v1.Pod, 0, len(s.byUID)+len(s.pending))
+	for uid, e := range s.byUID {
+		if s.statuses[uid].rec.GetPhase() != podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED {
+			list = append(list, e.pod)
+		}
+	}
+	for _, p := range s.pending {
+		list = append(list, p)
+	}
+	return list
+}
+
+// abandon remembers a pod that may have been stored although its client was told otherwise.
+func (s *Store) abandon(uid string, err error) {
+	if !fault.Is(err, fault.Unavailable) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byUID[uid] != nil {
+		return
+	}
+	s.abandoned[uid] = struct{}{}
+	key := s.podKey(uid)
+	s.chores.add("pod "+uid, func(ctx context.Context) error {
+		if err := s.pods.Delete(ctx, key); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.abandoned, uid)
+		return nil
+	})
+}
+
+// UpdatePod replaces a pod by what change makes of it. change gets a copy that it may alter. The pod's identity, its source and what the
+// system owns in its metadata stay.
+func (s *Store) UpdatePod(ctx context.Context, namespace, name string, pre Preconditions, dryRun bool, change func(current *v1.Pod) (*v1.Pod, error)) (*watchcache.Object, error) {
+	e, unlock, err := s.begin(ctx, namespace, name, pre)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	pod, err := change(e.pod.DeepCopy())
+	if err != nil {
+		return nil, err
+	}
+	old := e.pod
+	pod.Namespace, pod.Name, pod.UID = old.Namespace, old.Name, old.UID
+	pod.CreationTimestamp, pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = old.CreationTimestamp, old.DeletionTimestamp, old.DeletionGracePeriodSeconds
+	raw, err := encodePod(pod)
+	if err != nil {
+		return nil, err
+	}
+	return s.replacePod(ctx, e, pod, raw, dryRun)
+}
+
+// DeletePod marks a pod as to be deleted and gives it as it is then. Its worker ends it and Remove takes it away. Deleting it again can
+// only shorten its grace period.
+func (s *Store) DeletePod(ctx context.Context, namespace, name string, opts DeleteOptions) (*watchcache.Object, error) {
+	e, unlock, err := s.begin(ctx, namespace, name, opts.Preconditions)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	pod := e.pod.DeepCopy()
+	grace := graceOf(pod, opts.GracePeriod)
+	now := s.opts.Now()
+	end := metav1.NewTime(now.Add(seconds(grace))).Rfc3339Copy()
+	if pod.DeletionTimestamp != nil && (pod.DeletionGracePeriodSeconds == nil || grace >= *pod.DeletionGracePeriodSeconds || !end.Before(pod.DeletionTimestamp)) {
+		return s.present(e), nil
+	}
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &end, &grace
+	pod.Generation++
+	raw, err := spliceDeletion(e.rec.GetPod(), pod)
+	if err != nil {
+		return nil, err
+	}
+	return s.replacePod(ctx, e, pod, raw, opts.DryRun)
+}
+
+func graceOf(pod *v1.Pod, asked *int64) int64 {
+	switch {
+	case asked != nil:
+		return max(*asked, 0)
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return max(*pod.Spec.TerminationGracePeriodSeconds, 0)
+	}
+	return v1.DefaultTerminationGracePeriodSeconds
+}
+
+// begin finds the pod for a change and makes others wait until unlock.
+func (s *Store) begin(ctx context.Context, namespace, name string, pre Preconditions) (*podEntry, func(), error) {
+	if err := s.WaitSynced(ctx); err != nil {
+		return nil, nil, err
+	}
+	unlock, err := s.busy.lock(ctx, "pod/"+namespace+"/"+name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	e := s.byUID[s.names[nsName{namespace, name}]]
+	s.mu.Unlock()
+	if e == nil {
+		unlock()
+		return nil, nil, podFault(fault.NotFound, name, "")
+	}
+	if err := pre.check("pods", s.present(e)); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return e, unlock, nil
+}
+
+func (p Preconditions) check(resource string, o *watchcache.Object) error {
+	about := fault.Object{Resource: resource, Name: o.Name, UID: o.UID}
+	if p.UID != nil && *p.UID != o.UID {
+		return fault.For(fault.Conflict, about, "operation cannot be fulfilled on %s %q: the UID in the precondition: %s, the UID in the object: %s", resource, o.Name, *p.UID, o.UID)
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != o.ResourceVersion() {
+		return fault.For(fault.Conflict, about, "operation cannot be fulfilled on %s %q: the object has been modified; please apply your changes to the latest version and try again", resource, o.Name)
+	}
+	return nil
+}
+
+// present is the pod as the table has it.
+func (s *Store) present(e *podEntry) *watchcache.Object {
+	if o, ok := s.podTable.Get(e.pod.Namespace, e.pod.Name); ok {
+		return o
+	}
+	return dry(podObject(e.rec, e.pod, nil))
+}
+
+func (s *Store) replacePod(ctx context.Context, e *podEntry, pod *v1.Pod, raw []byte, dryRun bool) (*watchcache.Object, error) {
+	uid := e.rec.GetUid()
+	rec := &podplanev1.PodRecord{
+		Schema: recordSchema, Node: e.rec.GetNode(), Uid: uid, Namespace: pod.Namespace, Name: pod.Name, Source: e.rec.GetSource(),
+		Origin: e.rec.GetOrigin(), Pod: raw, Trace: e.rec.GetTrace(), StoredAt: timestamppb.New(s.opts.Now()),
+	}
+	if dryRun {
+		st, _ := s.Status(uid)
+		o := podObject(rec, pod, st)
+		o.Version = s.present(e).Version
+		return &o, nil
+	}
+	rev, err := update(ctx, s.pods, s.podKey(uid), rec, e.rev, s.opts.Patience)
+	if fault.Is(err, fault.Conflict) {
+		s.refresh(ctx, uid)
+		return nil, podFault(fault.Conflict, pod.Name, "operation cannot be fulfilled on pods %q: %w", pod.Name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	s.applyPod(rec, rev)
+	return s.present(&podEntry{rec: rec, pod: pod, rev: rev}), nil
+}
+
+// refresh takes over what the bus has when it is not what was expected.
+func (s *Store) refresh(ctx context.Context, uid string) {
+	rec, rev, err := s.pods.Lookup(ctx, s.podKey(uid))
+	switch {
+	case fault.Is(err, fault.NotFound):
+		s.removePod(uid, 0, false)
+	case err == nil:
+		s.mu.Lock()
+		if e := s.byUID[uid]; e != nil && e.rev > rev {
+			e.rev = 0 // the bus has an older state than we: it was restored
+		}
+		s.mu.Unlock()
+		s.applyPod(rec, rev)
+	}
+}
+
+// Remove takes a pod away for good: its record, then its status. Its worker calls it when nothing of the pod is left on the node.
+func (s *Store) Remove(ctx context.Context, uid string) error {
+	if err := remove(ctx, s.pods, s.podKey(uid), s.opts.Patience); err != nil {
+		return fmt.Errorf("delete the record of pod %s: %w", uid, err)
+	}
+	s.removePod(uid, 0, true)
+	if err := remove(ctx, s.status, s.podKey(uid), s.opts.Patience); err != nil {
+		return fmt.Errorf("delete the status of pod %s: %w", uid, err)
+	}
+	s.removeStatus(uid, 0)
+	return nil
+}
+
+func encodePod(pod *v1.Pod) ([]byte, error) {
+	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+	pod.Status = v1.PodStatus{}
+	pod.ResourceVersion = ""
+	raw, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("encode pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return raw, nil
+}
+
+// dry is an object that is in no table.
+func dry(o watchcache.Object) *watchcache.Object { return &o }
