@@ -22,7 +22,7 @@ func (l *Loop) watch(ctx context.Context) {
 			wait = streamMin
 		}
 		if fault.Is(err, fault.Unimplemented) {
-			wait = streamAbsent / 2
+			wait = streamAbsent
 		}
 		if last == nil || received {
 			l.opts.Log.WarnContext(ctx, "no event stream from the runtime, relisting instead", "error", err)
