@@ -63,6 +63,11 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	return list
 }
 
+// ConfigureBus bounds the journal as configured.
+func (c *Config) ConfigureBus(b *bus.Config) {
+	b.StreamLimits = map[string]bus.StreamLimits{bus.StreamLifecycle: {MaxAge: c.JournalMaxAge, MaxBytes: c.JournalMaxBytes}}
+}
+
 // Command makes the command that runs pleg.
 func Command() *cobra.Command {
 	return daemon.Command(daemon.Service[Config]{
@@ -102,9 +107,7 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 	if err != nil {
 		return err
 	}
-	spec := bus.Lifecycle
-	spec.MaxAge, spec.MaxBytes = cfg.JournalMaxAge, cfg.JournalMaxBytes
-	stream, err := bus.OpenStream(ctx, deps.Bus, spec)
+	stream, err := bus.OpenStream(ctx, deps.Bus, bus.Lifecycle)
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
