@@ -1,0 +1,46 @@
+package testkit
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+const eventuallyPoll = 20 * time.Millisecond
+
+// Eventually waits until the condition returns nil and fails the test with its last error when the context ends first. The context
+// should have a deadline. It polls, and is for tests against real processes only: what runs in the test's own process is
+// waited for by channel or in a synctest bubble.
+func Eventually(ctx context.Context, t testing.TB, what string, condition func(context.Context) error) {
+	t.Helper()
+	ticker := time.NewTicker(eventuallyPoll)
+	defer ticker.Stop()
+	start := time.Now()
+	for {
+		err := condition(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, time.Since(start).Round(time.Millisecond), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// NewSpans returns a tracer provider that samples everything, and the exporter that has each span as soon as it ends.
+func NewSpans(t testing.TB) (*sdktrace.TracerProvider, *tracetest.InMemoryExporter) {
+	t.Helper()
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	t.Cleanup(func() {
+		if err := provider.Shutdown(context.Background()); err != nil {
+			t.Errorf("shut tracer provider down: %v", err)
+		}
+	})
+	return provider, spans
+}
