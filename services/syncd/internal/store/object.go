@@ -8,26 +8,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/rawjson"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
-// Annotations that the API adds to the pods that it answers. They are not stored and are ignored in what clients send.
-const (
-	// AnnotationWaiting says what the pod waits for, as JSON: [{"step","resource","message","since"}].
-	AnnotationWaiting = "podplane.io/waiting"
-	// AnnotationPhase is the phase of the pod's worker: Syncing, Terminating or Terminated.
-	AnnotationPhase = "podplane.io/worker-phase"
-	// AnnotationTrace is the trace context of the request that the pod came from.
-	AnnotationTrace = "podplane.io/traceparent"
-)
-
-// AnswerAnnotations are the annotations above.
-func AnswerAnnotations() []string {
-	return []string{AnnotationWaiting, AnnotationPhase, AnnotationTrace}
-}
-
-// podFields are what a pod's field selectors can use.
+// What a pod's field selectors can use.
 const (
 	FieldName          = "metadata.name"
 	FieldNamespace     = "metadata.namespace"
@@ -102,10 +88,10 @@ func renderPod(rec *podplanev1.PodRecord, st *podplanev1.StatusRecord, version s
 func answerAnnotations(rec *podplanev1.PodRecord, st *podplanev1.StatusRecord) (map[string]string, error) {
 	a := make(map[string]string, 3)
 	if t := rec.GetTrace().GetTraceparent(); t != "" {
-		a[AnnotationTrace] = t
+		a[admission.AnnotationTrace] = t
 	}
 	if p := phaseName(st.GetPhase()); p != "" {
-		a[AnnotationPhase] = p
+		a[admission.AnnotationPhase] = p
 	}
 	if len(st.GetWaiting()) == 0 {
 		return a, nil
@@ -128,7 +114,7 @@ func answerAnnotations(rec *podplanev1.PodRecord, st *podplanev1.StatusRecord) (
 	if err != nil {
 		return nil, fmt.Errorf("status of pod %s: %w", rec.GetUid(), err)
 	}
-	a[AnnotationWaiting] = string(raw)
+	a[admission.AnnotationWaiting] = string(raw)
 	return a, nil
 }
 

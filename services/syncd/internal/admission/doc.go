@@ -1,0 +1,95 @@
+// Package admission decides which pods and config objects this node takes: it fills in Kubernetes' defaults, validates and, for updates,
+// says what may change. It is pure: no I/O, no clock, no state.
+//
+// Every finding names the field, what is wrong with it and what is allowed. What Kubernetes has and this node does not do yet is refused
+// as "not supported by this node" rather than taken and ignored.
+//
+// Where a kubelet would take a pod and let it fail (no room, a host port in use), there is nobody here to place it elsewhere, so Fit refuses
+// it at once and the client hears why.
+package admission
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/podplane/podplane/internal/fault"
+)
+
+// Node is what admission must know of the node.
+type Node struct {
+	Name string
+	// MaxPods is the largest number of active pods; 0 is 110.
+	MaxPods int
+	// Labels are the node's.
+	Labels map[string]string
+}
+
+// Pod defaults and validates a pod that is to be created in a namespace; "" takes the pod's own, or "default". It changes the pod.
+func (n Node) Pod(pod *v1.Pod, namespace string) error {
+	list := n.identify(pod, namespace)
+	Defaults(pod)
+	list = append(list, Validate(pod)...)
+	return fault.Invalidate(about(pod), list)
+}
+
+func about(pod *v1.Pod) fault.Object {
+	name := pod.Name
+	if name == "" {
+		name = pod.GenerateName
+	}
+	return fault.Object{Resource: "Pod", Name: name}
+}
+
+// identify sets the namespace and the node, and clears what only the system may set.
+func (n Node) identify(pod *v1.Pod, namespace string) field.ErrorList {
+	var list field.ErrorList
+	meta := field.NewPath("metadata")
+	switch {
+	case namespace == "" && pod.Namespace == "":
+		pod.Namespace = "default"
+	case pod.Namespace == "":
+		pod.Namespace = namespace
+	case namespace != "" && pod.Namespace != namespace:
+		list = append(list, field.Invalid(meta.Child("namespace"), pod.Namespace, "must be the namespace of the request, "+quote(namespace)+", or empty"))
+	}
+	spec := field.NewPath("spec", "nodeName")
+	switch pod.Spec.NodeName {
+	case "":
+		pod.Spec.NodeName = n.Name
+	case n.Name:
+	default:
+		list = append(list, field.Invalid(spec, pod.Spec.NodeName, "must be this node, "+quote(n.Name)+", or empty"))
+	}
+	ClearSystemMeta(pod)
+	return list
+}
+
+func quote(s string) string { return `"` + s + `"` }
+
+// list of words for messages, quoted.
+func oneOf[T ~string](words ...T) []string {
+	l := make([]string, len(words))
+	for i, w := range words {
+		l[i] = string(w)
+	}
+	return l
+}
+
+func enum[T ~string](p *field.Path, value T, allowed ...T) field.ErrorList {
+	for _, a := range allowed {
+		if a == value {
+			return nil
+		}
+	}
+	return field.ErrorList{field.NotSupported(p, string(value), oneOf(allowed...))}
+}
+
+func notHere(p *field.Path, what string, supported ...string) *field.Error {
+	detail := "not supported by this node: " + what
+	if len(supported) > 0 {
+		detail += ", supported: " + strings.Join(supported, ", ")
+	}
+	return field.Forbidden(p, detail)
+}
