@@ -1,0 +1,254 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/telemetry"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
+	"github.com/podplane/podplane/services/syncd/internal/decode"
+	"github.com/podplane/podplane/services/syncd/internal/store"
+	"github.com/podplane/podplane/services/syncd/internal/watchcache"
+)
+
+// HeaderCode is the header with which an answer asks for another HTTP status than 200.
+const HeaderCode = "x-http-code"
+
+var tracer = telemetry.Tracer("github.com/podplane/podplane/services/syncd/internal/api")
+
+type pods struct {
+	podplanev1.UnimplementedPodServiceServer
+	resource
+	store *store.Store
+	node  admission.Node
+	logs  Logs
+}
+
+func (p *pods) ListPods(req *podplanev1.ListRequest, stream bodyStream) error {
+	return p.serve(req, stream)
+}
+
+func (p *pods) GetPod(ctx context.Context, req *podplanev1.GetRequest) (*httpbody.HttpBody, error) {
+	return p.get(ctx, req.GetNamespace(), req.GetName())
+}
+
+func (p *pods) GetPodStatus(ctx context.Context, req *podplanev1.GetRequest) (*httpbody.HttpBody, error) {
+	return p.get(ctx, req.GetNamespace(), req.GetName())
+}
+
+func input(b *httpbody.HttpBody) decode.Input {
+	return decode.Input{Data: b.GetData(), ContentType: b.GetContentType()}
+}
+
+// dry reads dryRun as Kubernetes does.
+func dry(values []string) (bool, error) {
+	for _, v := range values {
+		if v != metav1.DryRunAll {
+			return false, fault.New(fault.BadRequest, "dryRun: must be %q", metav1.DryRunAll)
+		}
+	}
+	return len(values) > 0, nil
+}
+
+func created(ctx context.Context, o *watchcache.Object) (*httpbody.HttpBody, error) {
+	if err := grpc.SetHeader(ctx, metadata.Pairs(HeaderCode, "201")); err != nil {
+		return nil, fault.New(fault.Internal, "set the answer's code: %w", err)
+	}
+	return body(o)
+}
+
+func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ *httpbody.HttpBody, err error) {
+	ctx, span := telemetry.Start(ctx, tracer, "pod.create", telemetry.NamespaceName.String(req.GetNamespace()))
+	defer func() { telemetry.End(span, err) }()
+	dryRun, err := dry(req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	pod, err := decode.Pod(input(req.GetBody()))
+	if err != nil {
+		return nil, err
+	}
+	if pod.ResourceVersion != "" {
+		return nil, fault.New(fault.BadRequest, "metadata.resourceVersion must not be set on objects to be created")
+	}
+	name := pod.Name
+	if name == "" && pod.GenerateName != "" {
+		pod.Name = generate(pod.GenerateName)
+	}
+	if err := p.node.Pod(pod, req.GetNamespace()); err != nil {
+		return nil, err
+	}
+	n := store.NewPod{Pod: pod, Source: podplanev1.Source_SOURCE_API, Traceparent: telemetry.Traceparent(ctx), DryRun: dryRun}
+	for try := 0; ; try++ {
+		o, err := p.store.CreatePod(ctx, n)
+		if fault.Is(err, fault.AlreadyExists) && name == "" && try < 8 {
+			pod.Name, pod.UID = generate(pod.GenerateName), ""
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		span.SetAttributes(telemetry.PodUID.String(o.UID), telemetry.PodName.String(o.Name), telemetry.NamespaceName.String(o.Namespace))
+		return created(ctx, o)
+	}
+}
+
+// generate appends five random characters, as Kubernetes does.
+func generate(base string) string {
+	const most = 58
+	if len(base) > most {
+		base = base[:most]
+	}
+	return base + rand.String(5)
+}
+
+func (p *pods) ReplacePod(ctx context.Context, req *podplanev1.ReplaceRequest) (*httpbody.HttpBody, error) {
+	dryRun, err := dry(req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	pod, err := decode.Pod(input(req.GetBody()))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.fromAPI(req.GetNamespace(), req.GetName()); err != nil {
+		return nil, err
+	}
+	if pod.Name != req.GetName() {
+		return nil, fault.New(fault.BadRequest, "metadata.name must be the name of the request, %q", req.GetName())
+	}
+	o, err := p.store.UpdatePod(ctx, req.GetNamespace(), req.GetName(), preconditionsOf(pod), dryRun, func(old *v1.Pod) (*v1.Pod, error) {
+		return pod, p.node.Update(pod, old)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return body(o)
+}
+
+// preconditionsOf reads from an object's metadata what it was made from.
+func preconditionsOf(o metav1.Object) store.Preconditions {
+	var pre store.Preconditions
+	if uid := string(o.GetUID()); uid != "" {
+		pre.UID = &uid
+	}
+	if v := o.GetResourceVersion(); v != "" {
+		pre.ResourceVersion = &v
+	}
+	return pre
+}
+
+// fromAPI refuses to change what a manifest file owns: the next scan would not agree.
+func (p *pods) fromAPI(namespace, name string) error {
+	c, ok := p.store.PodByName(namespace, name)
+	if !ok || c.Record.GetSource() == podplanev1.Source_SOURCE_API {
+		return nil
+	}
+	return fault.For(fault.PermissionDenied, fault.Object{Resource: "pods", Name: name},
+		"pods %q is forbidden: it comes from %s; change or remove that instead", name, c.Record.GetOrigin())
+}
+
+func (p *pods) DeletePod(ctx context.Context, req *podplanev1.DeleteRequest) (*httpbody.HttpBody, error) {
+	opts, err := deleteOptions(req.GetBody(), req.GracePeriodSeconds, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.fromAPI(req.GetNamespace(), req.GetName()); err != nil {
+		return nil, err
+	}
+	o, err := p.store.DeletePod(ctx, req.GetNamespace(), req.GetName(), opts)
+	if err != nil {
+		return nil, err
+	}
+	return body(o)
+}
+
+// deleteOptions joins what the body and the query say; the query counts.
+func deleteOptions(b *httpbody.HttpBody, grace *int64, dryRun []string) (store.DeleteOptions, error) {
+	var opts store.DeleteOptions
+	o, err := decode.DeleteOptions(input(b))
+	if err != nil {
+		return opts, err
+	}
+	opts.GracePeriod = o.GracePeriodSeconds
+	if grace != nil {
+		opts.GracePeriod = grace
+	}
+	if opts.GracePeriod != nil && *opts.GracePeriod < 0 {
+		return opts, fault.New(fault.BadRequest, "gracePeriodSeconds must be greater than or equal to 0")
+	}
+	if pre := o.Preconditions; pre != nil {
+		opts.ResourceVersion = pre.ResourceVersion
+		if pre.UID != nil {
+			uid := string(*pre.UID)
+			opts.UID = &uid
+		}
+	}
+	opts.DryRun, err = dry(append(slices.Clone(o.DryRun), dryRun...))
+	return opts, err
+}
+
+func (p *pods) DeletePods(ctx context.Context, req *podplanev1.DeleteCollectionRequest) (*httpbody.HttpBody, error) {
+	opts, err := deleteOptions(req.GetBody(), req.GracePeriodSeconds, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return p.deleteAll(ctx, req, func(o *watchcache.Object) (*watchcache.Object, error) {
+		if p.fromAPI(o.Namespace, o.Name) != nil {
+			return nil, nil
+		}
+		opts := opts
+		opts.UID = &o.UID
+		return p.store.DeletePod(ctx, o.Namespace, o.Name, opts)
+	})
+}
+
+// deleteAll deletes what the selectors find; del gives nil for what is to be left.
+func (r *resource) deleteAll(ctx context.Context, req *podplanev1.DeleteCollectionRequest, del func(*watchcache.Object) (*watchcache.Object, error)) (*httpbody.HttpBody, error) {
+	if err := r.ready(ctx); err != nil {
+		return nil, err
+	}
+	match, err := selector(req.GetLabelSelector(), req.GetFieldSelector(), r.fields)
+	if err != nil {
+		return nil, err
+	}
+	found, _ := r.table.List(req.GetNamespace(), match)
+	deleted := make([]*watchcache.Object, 0, len(found))
+	for _, o := range found {
+		d, err := del(o)
+		switch {
+		case fault.Is(err, fault.NotFound), fault.Is(err, fault.Conflict):
+			continue // somebody else was quicker
+		case err != nil:
+			return nil, err
+		case d != nil:
+			deleted = append(deleted, d)
+		}
+	}
+	return r.whole(deleted)
+}
+
+func (p *pods) GetPodLog(req *podplanev1.PodLogRequest, stream bodyStream) error {
+	if err := p.ready(stream.Context()); err != nil {
+		return err
+	}
+	c, ok := p.store.PodByName(req.GetNamespace(), req.GetName())
+	if !ok {
+		return fault.For(fault.NotFound, fault.Object{Resource: "pods", Name: req.GetName()}, "")
+	}
+	return p.logs.Stream(stream.Context(), c.Pod, req, func(data []byte) error {
+		return stream.Send(&httpbody.HttpBody{ContentType: "text/plain", Data: data})
+	})
+}
