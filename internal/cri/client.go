@@ -99,7 +99,6 @@ func Dial(ctx context.Context, endpoint string, options Options) (*Client, error
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithStatsHandler(newTraceHandler(options.TracerProvider)),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
@@ -239,7 +238,7 @@ func statusFault(st *status.Status) error {
 	}
 	// containerd has no code of its own for a name that is taken, nor for a reference that does not parse: what it says
 	// in words is all there is.
-	if st.Code() == codes.Unknown || st.Code() == codes.Aborted {
+	if st.Code() == codes.Unknown || st.Code() == codes.FailedPrecondition {
 		switch msg := st.Message(); {
 		case strings.Contains(msg, "is reserved for"):
 			kind = fault.AlreadyExists

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,9 +21,42 @@ func (c *Client) PullImage(ctx context.Context, image ImageSpec, auth *AuthConfi
 	}
 	resp, err := invoke(ctx, c, op, c.images.PullImage, req)
 	if err != nil {
+		var call *CallError
+		if errors.As(err, &call) && fault.Is(err, fault.Internal) {
+			call.Err = fault.Wrap(pullKind(call.Err.Error()), call.Err)
+		}
 		return "", &ImageError{Image: image.Image, Reason: pullReason(err), Err: err}
 	}
 	return resp.GetImageRef(), nil
+}
+
+// pullKinds are the words in which containerd passes on why a registry did not give an image: it has no codes for it.
+var pullKinds = []struct {
+	words string
+	kind  fault.Kind
+}{
+	{"401 Unauthorized", fault.Unauthenticated},
+	{"authorization failed", fault.Unauthenticated},
+	{"403 Forbidden", fault.PermissionDenied},
+	{"429 Too Many Requests", fault.ResourceExhausted},
+	{"500 Internal Server Error", fault.Unavailable},
+	{"502 Bad Gateway", fault.Unavailable},
+	{"503 Service Unavailable", fault.Unavailable},
+	{"504 Gateway Timeout", fault.Unavailable},
+	{"connection refused", fault.Unavailable},
+	{"no such host", fault.Unavailable},
+	{"network is unreachable", fault.Unavailable},
+	{"i/o timeout", fault.Unavailable},
+	{"no space left on device", fault.ResourceExhausted},
+}
+
+func pullKind(message string) fault.Kind {
+	for _, p := range pullKinds {
+		if strings.Contains(message, p.words) {
+			return p.kind
+		}
+	}
+	return fault.Internal
 }
 
 // pullReason finds the waiting reason: CRI defines two words that a runtime puts into the message.

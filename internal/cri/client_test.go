@@ -98,7 +98,7 @@ func TestErrorsHaveKinds(t *testing.T) {
 	}{
 		{status.Error(codes.NotFound, "no such image"), fault.NotFound},
 		{status.Error(codes.Unavailable, "shutting down"), fault.Unavailable},
-		{status.Error(codes.Unknown, `failed to reserve sandbox name "a": name "a" is reserved for "x"`), fault.AlreadyExists},
+		{status.Error(codes.FailedPrecondition, `failed to reserve sandbox name "a": name "a" is reserved for "x"`), fault.AlreadyExists},
 		{status.Error(codes.Unknown, "broken"), fault.Internal},
 	} {
 		client := dial(t, &server{runSandbox: func(context.Context, *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {

@@ -10,7 +10,8 @@ import (
 // EventType is what happened to a sandbox or container.
 type EventType uint8
 
-// What happens, in this order for each sandbox and container.
+// What happens, in this order for each sandbox and container; but one that ends at once may be reported stopped before it
+// is reported started.
 const (
 	EventCreated EventType = iota + 1
 	EventStarted

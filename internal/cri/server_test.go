@@ -30,6 +30,11 @@ type server struct {
 	sandboxFilter   *runtimeapi.PodSandboxFilter
 	containerFilter *runtimeapi.ContainerFilter
 	events          []*runtimeapi.ContainerEventResponse
+	stats           *runtimeapi.PodSandboxStats
+}
+
+func (s *server) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{s.stats}}, nil
 }
 
 func (s *server) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {

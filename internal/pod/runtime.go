@@ -127,7 +127,7 @@ type Container struct {
 	// The fields below are only known from a status, not from a list.
 
 	StartedAt  time.Time // zero until it ran
-	FinishedAt time.Time // zero until it ended
+	FinishedAt time.Time // zero until it ended; may be a few milliseconds before StartedAt when it ended at once
 	ExitCode   int32
 	// Reason is the runtime's word for the state: Completed, Error, OOMKilled, StartError, ContainerCannotRun…
 	Reason  string

@@ -249,8 +249,11 @@ func mergeResources(old, change *pod.LinuxResources) *pod.LinuxResources {
 		return &merged
 	}
 	for _, n := range []struct{ to, from *int64 }{
-		{&merged.CPUPeriod, &change.CPUPeriod}, {&merged.CPUQuota, &change.CPUQuota}, {&merged.CPUShares, &change.CPUShares},
-		{&merged.MemoryLimitBytes, &change.MemoryLimitBytes}, {&merged.MemorySwapLimit, &change.MemorySwapLimit},
+		{&merged.CPUPeriod, &change.CPUPeriod},
+		{&merged.CPUQuota, &change.CPUQuota},
+		{&merged.CPUShares, &change.CPUShares},
+		{&merged.MemoryLimitBytes, &change.MemoryLimitBytes},
+		{&merged.MemorySwapLimit, &change.MemorySwapLimit},
 		{&merged.OOMScoreAdj, &change.OOMScoreAdj},
 	} {
 		if *n.from != 0 {

@@ -121,7 +121,7 @@ func (r *Runtime) PullImage(ctx context.Context, image cri.ImageSpec, auth *cri.
 		return fail(callError(op, image.Image, fault.NotFound, "failed to resolve reference %q: not found", ref), cri.ReasonErrImagePull)
 	}
 	if want := remote.Auth; want != nil && (auth == nil || auth.Username != want.Username || auth.Password != want.Password) {
-		return fail(callError(op, image.Image, fault.PermissionDenied, "pull access denied"), cri.ReasonErrImagePull)
+		return fail(callError(op, image.Image, fault.Unauthenticated, "pull access denied"), cri.ReasonErrImagePull)
 	}
 	if remote.Takes > 0 {
 		if err := r.wait(ctx, remote.Takes); err != nil {
