@@ -170,4 +170,3 @@ func setIfNil[T any](p **T, value T) {
 		*p = &value
 	}
 }
-

@@ -151,4 +151,3 @@ func validateType(s *v1.Secret) field.ErrorList {
 	}
 	return list
 }
-

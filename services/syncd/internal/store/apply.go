@@ -10,8 +10,8 @@ import (
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
-// applyPod takes a revision of a pod's record, from the watch or from an acknowledged write of ours.
-func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64) {
+// applyPod takes a revision of a pod's record, from the watch or from an acknowledged write of ours. fresh says that we made its UID.
+func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64, fresh bool) {
 	pod := new(v1.Pod)
 	if err := json.Unmarshal(rec.GetPod(), pod); err != nil {
 		s.opts.Log.Error("a stored pod can't be read and is left alone", slog.String("pod.uid", rec.GetUid()), slog.Any("error", err))
@@ -35,7 +35,7 @@ func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64) {
 	s.names[nsName{pod.Namespace, pod.Name}] = uid
 	s.show(uid)
 	s.mu.Unlock()
-	s.publish(PodChange{UID: uid, Record: rec, Pod: pod})
+	s.publish(PodChange{UID: uid, Record: rec, Pod: pod, Fresh: fresh})
 }
 
 // removePod takes the deletion of a pod's record at a revision (0: unknown). ours says that the deletion was acknowledged to us and the

@@ -83,7 +83,7 @@ func (f *Feed) sweep(ctx context.Context) {
 
 func (f *Feed) onPod(e bus.Entry[*podplanev1.PodRecord]) {
 	if !e.Deleted {
-		f.applyPod(e.Value, e.Revision)
+		f.applyPod(e.Value, e.Revision, false)
 	} else if uid, ok := lastToken(e.Key); ok {
 		f.removePod(uid, e.Revision, false)
 	}

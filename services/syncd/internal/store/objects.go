@@ -244,8 +244,10 @@ func configObject(rec *podplanev1.ObjectRecord) watchcache.Object {
 	}
 	return watchcache.Object{
 		Namespace: rec.GetNamespace(), Name: rec.GetName(), UID: rec.GetUid(), Labels: brief.Metadata.Labels, Fields: fields,
-		Size:   len(rec.GetObject()),
-		Render: func(o *watchcache.Object) ([]byte, error) { return rawjson.WithVersion(rec.GetObject(), o.ResourceVersion()) },
+		Size: len(rec.GetObject()),
+		Render: func(o *watchcache.Object) ([]byte, error) {
+			return rawjson.WithVersion(rec.GetObject(), o.ResourceVersion())
+		},
 	}
 }
 

@@ -55,7 +55,8 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		return nil, err
 	}
 	pod := n.Pod
-	if pod.UID == "" {
+	fresh := pod.UID == ""
+	if fresh {
 		pod.UID = types.UID(uuid.NewString())
 	}
 	pod.CreationTimestamp = metav1.NewTime(s.opts.Now()).Rfc3339Copy()
@@ -83,7 +84,7 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		s.abandon(rec.GetUid(), err)
 		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	s.applyPod(rec, rev)
+	s.applyPod(rec, rev, fresh)
 	o, ok := s.podTable.Get(pod.Namespace, pod.Name)
 	if !ok || o.UID != rec.GetUid() {
 		// Deleted between the acknowledgement and now: it was stored, which is what is answered.
@@ -274,7 +275,7 @@ func (s *Store) replacePod(ctx context.Context, e *podEntry, pod *v1.Pod, raw []
 	if err != nil {
 		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	s.applyPod(rec, rev)
+	s.applyPod(rec, rev, false)
 	return s.present(&podEntry{rec: rec, pod: pod, rev: rev}), nil
 }
 
@@ -290,7 +291,7 @@ func (s *Store) refresh(ctx context.Context, uid string) {
 			e.rev = 0 // the bus has an older state than we: it was restored
 		}
 		s.mu.Unlock()
-		s.applyPod(rec, rev)
+		s.applyPod(rec, rev, false)
 	}
 }
 

@@ -59,6 +59,8 @@ type PodChange struct {
 	Record  *podplanev1.PodRecord
 	Pod     *v1.Pod
 	Deleted bool
+	// Fresh says that this process has just stored the pod under a UID that has never been used: nothing of it can exist yet.
+	Fresh bool
 }
 
 // ObjectChange is what subscribers learn about a ConfigMap or Secret.
