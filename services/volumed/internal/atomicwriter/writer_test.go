@@ -167,14 +167,23 @@ func TestLeftovers(t *testing.T) {
 	r := open(t, dir)
 	content := files{"a": {Data: []byte("1"), Mode: 0o644}}
 	for name, leave := range map[string]func(){
-		"a set without a link":      func() { must(t, os.Mkdir(filepath.Join(dir, "..2026_x"), 0o755)) },
-		"the new link":              func() { must(t, os.Symlink("..2026_x", filepath.Join(dir, "..data_tmp"))) },
-		"a link into nothing":       func() { must(t, os.Symlink("..data/z", filepath.Join(dir, "z"))) },
-		"no links yet":              func() { must(t, os.Remove(filepath.Join(dir, "a"))) },
-		"a directory in a's place":  func() { must(t, os.Remove(filepath.Join(dir, "a"))); must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755)) },
-		"a set that is not whole":   func() { must(t, os.WriteFile(filepath.Join(dir, "..data", "a"), nil, 0o644)) },
-		"..data to outside":         func() { must(t, os.Remove(filepath.Join(dir, "..data"))); must(t, os.Symlink("/etc", filepath.Join(dir, "..data"))) },
-		"..data to a missing thing": func() { must(t, os.Remove(filepath.Join(dir, "..data"))); must(t, os.Symlink("..x", filepath.Join(dir, "..data"))) },
+		"a set without a link": func() { must(t, os.Mkdir(filepath.Join(dir, "..2026_x"), 0o755)) },
+		"the new link":         func() { must(t, os.Symlink("..2026_x", filepath.Join(dir, "..data_tmp"))) },
+		"a link into nothing":  func() { must(t, os.Symlink("..data/z", filepath.Join(dir, "z"))) },
+		"no links yet":         func() { must(t, os.Remove(filepath.Join(dir, "a"))) },
+		"a directory in a's place": func() {
+			must(t, os.Remove(filepath.Join(dir, "a")))
+			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
+		},
+		"a set that is not whole": func() { must(t, os.WriteFile(filepath.Join(dir, "..data", "a"), nil, 0o644)) },
+		"..data to outside": func() {
+			must(t, os.Remove(filepath.Join(dir, "..data")))
+			must(t, os.Symlink("/etc", filepath.Join(dir, "..data")))
+		},
+		"..data to a missing thing": func() {
+			must(t, os.Remove(filepath.Join(dir, "..data")))
+			must(t, os.Symlink("..x", filepath.Join(dir, "..data")))
+		},
 	} {
 		write(t, r, content, atomicwriter.Options{})
 		leave()
