@@ -6,7 +6,7 @@
 //	PENDING ----------------------------> READY
 //	   |                                    |
 //	   | the pod is terminated, or its      |
-//	   | record is gone after a full read   |
+//	   | record is gone and stays so        |
 //	   v                                    v
 //	TEARING_DOWN <--------------------------+
 //	   |

@@ -15,6 +15,9 @@ const (
 	// Quiet is how long a pod may be PENDING or TEARING_DOWN without an error before that is published: most are READY
 	// or GONE before, and the next record need not wait for the acknowledgement of this one.
 	Quiet = 100 * time.Millisecond
+	// OrphanAfter is how long the volumes of a pod stay whose record vanished though it was not terminated. That is not
+	// how a pod ends: the bus may have lost the record, and containers may still run.
+	OrphanAfter = 5 * time.Second
 	// SlowAfter is the age at which an operation is named in its volume's error. The age is refreshed each time that
 	// it has doubled.
 	SlowAfter = 5 * time.Second
@@ -110,6 +113,7 @@ type Pod struct {
 	Backoff  Backoff
 
 	since     time.Time // of the phase
+	gone      time.Time // the pod's record is not there, since then
 	dirty     bool      // the record does not show the state yet
 	published bool      // there is a record
 }
@@ -124,8 +128,8 @@ type Decision struct {
 	Teardown bool
 	// Publish: the state is to be written to the pod's record.
 	Publish bool
-	// Forget: nothing is left to do for the pod, and its record is to be deleted.
-	Forget bool
+	// Forget: nothing is left to do for the pod. Remove: its record is to be deleted.
+	Forget, Remove bool
 	// Wake is when to decide again without an event; zero for never.
 	Wake time.Time
 }
@@ -156,14 +160,29 @@ func Reconcile(p *Pod, in Input, now time.Time) Decision {
 	if !in.Synced {
 		return d
 	}
-	down := !in.Wanted || in.Terminated || p.Phase == TearingDown || p.Phase == Gone
-	if down {
+	switch {
+	case in.Terminated || p.Phase == TearingDown || p.Phase == Gone:
 		p.down(in, now, &d)
-	} else {
+	case in.Wanted:
+		p.gone = time.Time{}
 		p.up(in, now, &d)
+	case p.orphaned(now, &d):
+		p.down(in, now, &d)
 	}
 	p.publish(in, now, &d)
 	return d
+}
+
+func (p *Pod) orphaned(now time.Time, d *Decision) bool {
+	if p.gone.IsZero() {
+		p.gone = now
+	}
+	at := p.gone.Add(OrphanAfter)
+	if now.Before(at) {
+		d.wakeAt(at)
+		return false
+	}
+	return true
 }
 
 func (p *Pod) up(in Input, now time.Time, d *Decision) {
@@ -213,6 +232,7 @@ func (p *Pod) adopt(wishes []Wish, now time.Time) {
 func (p *Pod) down(in Input, now time.Time, d *Decision) {
 	if p.Phase == Gone {
 		d.Forget = !in.Wanted
+		d.Remove = d.Forget && p.published
 		return
 	}
 	if p.Phase != TearingDown {

@@ -63,7 +63,6 @@ type world struct {
 	in      reconcile.Input
 	objects map[string]uint64
 	now     time.Time
-	record  string
 }
 
 func runScript(t *testing.T, text string) string {
@@ -164,6 +163,9 @@ func (w *world) describe(d reconcile.Decision) string {
 	}
 	if d.Forget {
 		lines = append(lines, "forget")
+	}
+	if d.Remove {
+		lines = append(lines, "remove the record")
 	}
 	if !d.Wake.IsZero() {
 		lines = append(lines, "wake in "+d.Wake.Sub(w.now).String())

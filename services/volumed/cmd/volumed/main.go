@@ -1,0 +1,9 @@
+// Command volumed runs the service of that name on its own.
+package main
+
+import (
+	"github.com/podplane/podplane/internal/daemon"
+	"github.com/podplane/podplane/services/volumed"
+)
+
+func main() { daemon.Main(volumed.Command()) }
