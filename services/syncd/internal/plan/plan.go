@@ -1,0 +1,232 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/pod"
+)
+
+// MinGrace is the least time that a container gets between being asked to stop and being killed, unless it is to be killed at once.
+const MinGrace = 2 * time.Second
+
+// Reasons that become the reason of the pod's status.
+const (
+	ReasonEvicted          = "Evicted"
+	ReasonDeadlineExceeded = "DeadlineExceeded"
+)
+
+// Next decides what to do for the pod.
+func Next(in Input) Plan {
+	p := Plan{Phase: in.Phase, Stop: in.Stop}
+	p.updateStop(&in)
+	if p.Phase == Syncing && p.Stop != nil {
+		p.Phase = Terminating
+	}
+	if in.RuntimeError != "" {
+		p.wait(Wait{Step: StepRuntime, Resource: "container runtime", Message: in.RuntimeError, Since: in.RuntimeErrorSince})
+	}
+	if in.Stale {
+		return p
+	}
+	if p.Phase == Syncing {
+		p.sync(&in)
+		if p.Stop != nil {
+			p.Phase, p.Actions, p.Waits, p.Again = Terminating, nil, nil, time.Time{}
+		}
+	}
+	if p.Phase == Terminating && p.terminate(&in) {
+		p.Phase = Terminated
+	}
+	if p.Phase == Terminated {
+		p.cleanup(&in)
+	}
+	return p
+}
+
+// updateStop takes the decision to stop, or sharpens an earlier one: a stronger cause replaces a weaker one, and the time left only shrinks.
+func (p *Plan) updateStop(in *Input) {
+	var s *Stop
+	switch {
+	case in.Pod.DeletionTimestamp != nil:
+		s = deletion(in)
+	case in.Eviction != nil:
+		s = &Stop{
+			Cause: CauseEviction, Reason: in.Eviction.Reason, Message: in.Eviction.Message,
+			Deadline: in.Now.Add(min(in.Eviction.Grace, specGrace(in.Pod))), NoGrace: in.Eviction.Grace <= 0,
+		}
+		if s.Reason == "" {
+			s.Reason = ReasonEvicted
+		}
+	default:
+		s = p.deadline(in)
+	}
+	if s == nil {
+		return
+	}
+	if p.Stop == nil {
+		p.Stop = s
+		return
+	}
+	merged := *p.Stop
+	if s.Cause > merged.Cause {
+		merged.Cause = s.Cause
+		if merged.Reason == "" {
+			merged.Reason, merged.Message = s.Reason, s.Message
+		}
+	}
+	if s.Deadline.Before(merged.Deadline) {
+		merged.Deadline = s.Deadline
+	}
+	merged.NoGrace = merged.NoGrace || s.NoGrace
+	p.Stop = &merged
+}
+
+// deletion is the stop of a pod that is to go. Its deadline is the deletion timestamp, which Kubernetes sets to the end of the grace period.
+func deletion(in *Input) *Stop {
+	s := &Stop{Cause: CauseDeletion, Deadline: in.Pod.DeletionTimestamp.Time}
+	if seconds := in.Pod.DeletionGracePeriodSeconds; seconds != nil {
+		s.NoGrace = *seconds == 0
+		s.Deadline = minTime(s.Deadline, in.Now.Add(time.Duration(*seconds)*time.Second))
+	}
+	return s
+}
+
+// deadline stops a pod that ran for longer than it may.
+func (p *Plan) deadline(in *Input) *Stop {
+	seconds := in.Pod.Spec.ActiveDeadlineSeconds
+	if seconds == nil || in.Previous == nil || in.Previous.StartTime == nil || in.Phase != Syncing {
+		return nil
+	}
+	end := in.Previous.StartTime.Add(time.Duration(*seconds) * time.Second)
+	if in.Now.Before(end) {
+		p.again(end)
+		return nil
+	}
+	return &Stop{
+		Cause: CauseDeadline, Reason: ReasonDeadlineExceeded, Message: "Pod was active on the node longer than the specified deadline",
+		Deadline: in.Now.Add(specGrace(in.Pod)),
+	}
+}
+
+func specGrace(p *v1.Pod) time.Duration {
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		return 30 * time.Second
+	}
+	return max(0, time.Duration(*p.Spec.TerminationGracePeriodSeconds)*time.Second)
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// sync works towards running containers.
+func (p *Plan) sync(in *Input) {
+	if finished, stop := in.finished(); finished {
+		p.Stop = stop
+		return
+	}
+	current := p.sandbox(in)
+	p.containers(in, current)
+}
+
+// sandbox returns the sandbox in which containers may run, nil while there is none; then it has planned what leads to one.
+func (p *Plan) sandbox(in *Input) *pod.Sandbox {
+	newest := in.Runtime.NewestSandbox()
+	if newest != nil && usable(in, newest) {
+		return newest
+	}
+	if in.Busy.Sandbox {
+		p.wait(Wait{Step: StepSandbox, Resource: "sandbox", Message: "the sandbox is being created"})
+		return nil
+	}
+	if !p.retire(in) {
+		return nil
+	}
+	attempt := uint32(0)
+	if newest != nil {
+		attempt = newest.Attempt + 1
+	}
+	if f := in.SandboxFailure; in.Now.Before(f.NotBefore) {
+		p.wait(Wait{Step: StepSandbox, Resource: "sandbox", Message: f.Message, Since: f.At, Until: f.NotBefore})
+		return nil
+	}
+	p.do(Action{Kind: CreateSandbox, Attempt: attempt})
+	return nil
+}
+
+// usable says whether containers may run in this sandbox, the newest one.
+func usable(in *Input, s *pod.Sandbox) bool {
+	if !s.Ready || s.HostNetwork != in.Pod.Spec.HostNetwork {
+		return false
+	}
+	if !in.Pod.Spec.HostNetwork && len(s.IPs) == 0 {
+		return false
+	}
+	ready := 0
+	for i := range in.Runtime.Sandboxes {
+		if in.Runtime.Sandboxes[i].Ready {
+			ready++
+		}
+	}
+	return ready == 1
+}
+
+// retire ends what is left in unusable sandboxes. It returns true when nothing is left to end.
+func (p *Plan) retire(in *Input) bool {
+	clear := true
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		if c.State != pod.ContainerRunning && c.State != pod.ContainerUnknown {
+			continue
+		}
+		clear = false
+		p.kill(in, c, in.Now.Add(specGrace(in.Pod)), false, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+	}
+	if !clear || len(in.Busy.Containers) > 0 {
+		return false
+	}
+	for i := range in.Runtime.Sandboxes {
+		s := &in.Runtime.Sandboxes[i]
+		if !s.Ready {
+			continue
+		}
+		clear = false
+		if !in.Busy.Removals[s.ID] && !p.heldBack(in, s.ID, "sandbox "+s.ID) {
+			p.do(Action{Kind: StopSandbox, ID: s.ID, Reason: "SandboxChanged", Message: "Pod sandbox changed, it will be killed and re-created."})
+		}
+	}
+	return clear
+}
+
+// kill asks for the end of a container, unless that is under way and ends early enough.
+func (p *Plan) kill(in *Input, c *pod.Container, deadline time.Time, now bool, reason, message string) {
+	grace := max(deadline.Sub(in.Now), MinGrace)
+	if now {
+		grace = 0
+	}
+	if end, busy := in.Busy.Kills[c.ID]; busy && !end.After(in.Now.Add(grace+time.Second)) {
+		return
+	}
+	if p.heldBack(in, c.ID, c.Name) {
+		return
+	}
+	p.do(Action{Kind: KillContainer, Container: c.Name, ID: c.ID, Grace: grace, NoHook: now, Reason: reason, Message: message})
+}
+
+// killForRestart ends a running container of a pod that goes on.
+func (p *Plan) killForRestart(in *Input, c *pod.Container, grace time.Duration, why string) {
+	if _, busy := in.Busy.Kills[c.ID]; busy || p.heldBack(in, c.ID, c.Name) {
+		return
+	}
+	message := fmt.Sprintf("Container %s %s", c.Name, why)
+	if in.Pod.Spec.RestartPolicy != v1.RestartPolicyNever {
+		message += ", will be restarted"
+	}
+	p.do(Action{Kind: KillContainer, Container: c.Name, ID: c.ID, Grace: max(grace, MinGrace), Reason: "Killing", Message: message, Restart: true})
+}

@@ -1,0 +1,191 @@
+package status
+
+import (
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
+)
+
+func (in *Input) containers(specs []v1.Container, init bool) []v1.ContainerStatus {
+	if len(specs) == 0 {
+		return nil
+	}
+	list := make([]v1.ContainerStatus, 0, len(specs))
+	for i := range specs {
+		list = append(list, in.container(&specs[i], init))
+	}
+	return list
+}
+
+func (in *Input) container(spec *v1.Container, init bool) v1.ContainerStatus {
+	prev := in.previousStatus(spec.Name, init)
+	newest := in.Runtime.Newest(spec.Name)
+	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image}
+	if prev != nil {
+		s.RestartCount = prev.RestartCount
+		s.ImageID, s.ContainerID = prev.ImageID, prev.ContainerID
+	}
+	if newest != nil {
+		in.describe(&s, newest)
+	}
+	s.State = in.state(spec, newest, prev, init)
+	s.LastTerminationState = in.last(spec, newest, prev, &s)
+	started := newest != nil && in.Started(spec)
+	s.Started = &started
+	switch {
+	case !init || plan.IsSidecar(spec):
+		s.Ready = started && in.Ready(spec)
+	case s.State.Terminated != nil:
+		s.Ready = s.State.Terminated.ExitCode == 0
+	}
+	return s
+}
+
+// describe fills in what the runtime knows of the instance.
+func (in *Input) describe(s *v1.ContainerStatus, c *pod.Container) {
+	s.RestartCount = max(s.RestartCount, int32(min(c.Attempt, 1<<30)))
+	s.ContainerID = in.RuntimeName + "://" + c.ID
+	if c.Image != "" {
+		s.Image = c.Image
+	}
+	if s.ImageID = c.ImageRef; s.ImageID == "" {
+		s.ImageID = c.ImageID
+	}
+	if u := c.User; u != nil {
+		s.User = &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: u.UID, GID: u.GID, SupplementalGroups: u.SupplementalGroups}}
+	}
+}
+
+func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.ContainerStatus, init bool) v1.ContainerState {
+	if newest != nil && newest.State == pod.ContainerRunning {
+		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(newest.StartedAt)}}
+	}
+	waiting := in.waiting(spec)
+	if newest != nil && newest.State == pod.ContainerExited && (waiting == nil || in.Plan.Phase != plan.Syncing) {
+		return v1.ContainerState{Terminated: in.terminated(newest)}
+	}
+	if newest != nil && newest.State == pod.ContainerUnknown {
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+			ExitCode: 137, Reason: ReasonContainerStatusUnknown, ContainerID: in.RuntimeName + "://" + newest.ID,
+			Message: "The container could not be located when its state was read",
+		}}
+	}
+	if newest == nil && init && !plan.IsSidecar(spec) && in.currentInitialized() {
+		return v1.ContainerState{Terminated: in.lostInit(prev)}
+	}
+	if newest == nil && in.Plan.Phase != plan.Syncing && prev != nil && prev.State.Terminated != nil {
+		return prev.State
+	}
+	if waiting == nil {
+		waiting = &v1.ContainerStateWaiting{Reason: in.creating()}
+	}
+	return v1.ContainerState{Waiting: waiting}
+}
+
+// lostInit is the state of an init container that must have succeeded but whose record is gone.
+func (in *Input) lostInit(prev *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if prev != nil && prev.State.Terminated != nil {
+		return prev.State.Terminated
+	}
+	return &v1.ContainerStateTerminated{
+		Reason: ReasonCompleted, Message: "Unable to get init container status from container runtime and pod has been initialized",
+	}
+}
+
+// currentInitialized says whether regular containers exist, which only happens with the init containers over.
+func (in *Input) currentInitialized() bool {
+	return !in.Runtime.Empty() && plan.Initialized(&in.Input)
+}
+
+// waiting returns why the container is not there yet, nil when nothing is known to hold it up.
+func (in *Input) waiting(spec *v1.Container) *v1.ContainerStateWaiting {
+	for i := range in.Plan.Waits {
+		if w := &in.Plan.Waits[i]; w.Container == spec.Name && w.Reason != "" {
+			return &v1.ContainerStateWaiting{Reason: w.Reason, Message: shownMessage(w)}
+		}
+	}
+	if f, ok := in.Failures[spec.Name]; ok && f.Reason != "" {
+		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
+	}
+	return nil
+}
+
+// shownMessage leaves the message out where Kubernetes has none: a container on its normal way.
+func shownMessage(w *plan.Wait) string {
+	if w.Reason == plan.ReasonContainerCreating || w.Reason == plan.ReasonPodInitializing {
+		return ""
+	}
+	return w.Message
+}
+
+func (in *Input) creating() string {
+	if len(in.Pod.Spec.InitContainers) > 0 {
+		return plan.ReasonPodInitializing
+	}
+	return plan.ReasonContainerCreating
+}
+
+func (in *Input) terminated(c *pod.Container) *v1.ContainerStateTerminated {
+	t := &v1.ContainerStateTerminated{
+		ExitCode: c.ExitCode, Reason: c.Reason, Message: in.Messages[c.ID],
+		FinishedAt: metav1.NewTime(c.FinishedAt), ContainerID: in.RuntimeName + "://" + c.ID,
+	}
+	if !c.StartedAt.IsZero() {
+		t.StartedAt = metav1.NewTime(c.StartedAt)
+	}
+	if t.Message == "" {
+		t.Message = c.Message
+	}
+	if t.Reason == "" {
+		t.Reason = ReasonError
+		if c.ExitCode == 0 {
+			t.Reason = ReasonCompleted
+		}
+	}
+	return t
+}
+
+// last returns the last termination before the present state.
+func (in *Input) last(spec *v1.Container, newest *pod.Container, prev *v1.ContainerStatus, s *v1.ContainerStatus) v1.ContainerState {
+	if newest != nil && newest.State == pod.ContainerExited && s.State.Terminated == nil {
+		return v1.ContainerState{Terminated: in.terminated(newest)}
+	}
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		if c.Name == spec.Name && c != newest && c.State == pod.ContainerExited && !c.FinishedAt.IsZero() {
+			return v1.ContainerState{Terminated: in.terminated(c)}
+		}
+	}
+	if prev == nil {
+		return v1.ContainerState{}
+	}
+	replaced := prev.ContainerID != "" && prev.ContainerID != s.ContainerID
+	switch {
+	case prev.State.Terminated != nil && (replaced || s.State.Waiting != nil):
+		return v1.ContainerState{Terminated: prev.State.Terminated}
+	case prev.State.Running != nil && (replaced || newest == nil) && s.State.Terminated == nil:
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+			ExitCode: 137, Reason: ReasonContainerStatusUnknown, ContainerID: prev.ContainerID, StartedAt: prev.State.Running.StartedAt,
+			Message: "The container could not be located when the pod was observed. Its record was lost",
+		}}
+	}
+	return prev.LastTerminationState
+}
+
+func (in *Input) previousStatus(name string, init bool) *v1.ContainerStatus {
+	if in.Previous == nil {
+		return nil
+	}
+	list := in.Previous.ContainerStatuses
+	if init {
+		list = in.Previous.InitContainerStatuses
+	}
+	for i := range list {
+		if list[i].Name == name {
+			return &list[i]
+		}
+	}
+	return nil
+}
