@@ -70,6 +70,10 @@ func (p *Plan) checkRunning(in *Input, spec *v1.Container, c *pod.Container) {
 		p.killForRestart(in, c, grace, "definition changed")
 		return
 	}
+	if in.HookFailed[c.ID] {
+		p.killForRestart(in, c, grace, "failed its postStart hook")
+		return
+	}
 	for _, probe := range []struct {
 		kind ProbeKind
 		spec *v1.Probe

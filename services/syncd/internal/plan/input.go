@@ -160,8 +160,10 @@ type Input struct {
 	// EndFailures holds errors of ending things, by ID of the container or sandbox, or [EndCleanup], or [EndRecord].
 	EndFailures map[string]Failure
 	// Killed holds the IDs of containers that were killed in order to restart them (failed probe, changed definition).
-	Killed   map[string]bool
-	Eviction *Eviction
+	Killed map[string]bool
+	// HookFailed holds the IDs of containers whose postStart hook failed: they are to be restarted.
+	HookFailed map[string]bool
+	Eviction   *Eviction
 
 	// Previous is the status published last; it keeps restart counts when the runtime lost its records.
 	Previous *v1.PodStatus

@@ -29,6 +29,9 @@ func Next(in Input) Plan {
 		p.wait(Wait{Step: StepRuntime, Resource: "container runtime", Message: in.RuntimeError, Since: in.RuntimeErrorSince})
 	}
 	if in.Stale {
+		if p.Phase == Terminating {
+			p.killAll(&in) // what is known to run is stopped, whatever else there may be
+		}
 		return p
 	}
 	if p.Phase == Syncing {

@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the workers' metrics, under the kubelet's names. A nil *Metrics counts nothing.
+type Metrics struct {
+	sync     prometheus.Histogram
+	start    prometheus.Histogram
+	starts   prometheus.Counter
+	failures *prometheus.CounterVec
+	orphans  prometheus.Counter
+}
+
+// NewMetrics registers the metrics; pods says how many workers there are.
+func NewMetrics(r prometheus.Registerer, pods func() float64) (*Metrics, error) {
+	m := &Metrics{
+		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration of one sync of a pod that did something.", Buckets: prometheus.ExponentialBuckets(0.005, 2.5, 10),
+		}),
+		start: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_pod_start_duration_seconds", Help: "Time from a pod's creation until it was ready.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 13),
+		}),
+		starts:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_containers_total", Help: "Containers started."}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubelet_started_containers_errors_total", Help: "Container starts that failed, by reason."}, []string{"code"}),
+		orphans:  prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods found in the runtime that nobody wants."}),
+	}
+	running := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_running_pods", Help: "Pods that have a worker."}, pods)
+	for _, c := range []prometheus.Collector{m.sync, m.start, m.starts, m.failures, m.orphans, running} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) synced(d time.Duration) {
+	if m != nil {
+		m.sync.Observe(d.Seconds())
+	}
+}
+
+func (m *Metrics) podStarted(d time.Duration) {
+	if m != nil {
+		m.start.Observe(d.Seconds())
+	}
+}
+
+func (m *Metrics) started() {
+	if m != nil {
+		m.starts.Inc()
+	}
+}
+
+func (m *Metrics) startFailed(reason string) {
+	if m != nil {
+		m.failures.WithLabelValues(reason).Inc()
+	}
+}
+
+func (m *Metrics) orphaned() {
+	if m != nil {
+		m.orphans.Inc()
+	}
+}

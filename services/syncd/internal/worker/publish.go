@@ -1,0 +1,254 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/telemetry"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
+	"github.com/podplane/podplane/services/syncd/internal/status"
+)
+
+const recordSchema = 1
+
+var phases = map[plan.Phase]podplanev1.WorkerPhase{
+	plan.Syncing:     podplanev1.WorkerPhase_WORKER_PHASE_SYNCING,
+	plan.Terminating: podplanev1.WorkerPhase_WORKER_PHASE_TERMINATING,
+	plan.Terminated:  podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED,
+}
+
+// restore begins where an earlier process stopped.
+func (w *worker) restore(rec *podplanev1.StatusRecord) {
+	if rec == nil {
+		return
+	}
+	var s v1.PodStatus
+	if err := json.Unmarshal(rec.GetStatus(), &s); err != nil {
+		return // as if there were none: everything in it can be observed again
+	}
+	w.previous = &s
+	w.waiting = rec.GetWaiting()
+	w.wasReady = isReady(&s)
+	switch rec.GetPhase() {
+	case podplanev1.WorkerPhase_WORKER_PHASE_TERMINATING:
+		w.phase = plan.Terminating
+	case podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED:
+		w.phase = plan.Terminated
+	default:
+		return
+	}
+	w.stop = &plan.Stop{Cause: plan.CauseCompleted, Reason: s.Reason, Message: s.Message, Deadline: w.first.Add(specGrace(w.pod))}
+	switch s.Reason {
+	case plan.ReasonEvicted:
+		w.stop.Cause = plan.CauseEviction
+	case plan.ReasonDeadlineExceeded:
+		w.stop.Cause = plan.CauseDeadline
+	}
+}
+
+func specGrace(p *v1.Pod) time.Duration {
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		return 30 * time.Second
+	}
+	return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+}
+
+// publish computes the status and hands it to the sink when it differs from what was published last. Before the pod was observed completely only
+// what it waits for, and its phase, may change.
+func (w *worker) publish(in plan.Input, p plan.Plan) {
+	s := w.previous
+	if !w.stale || s == nil {
+		made := status.Make(status.Input{
+			Input: in, Plan: p, HostIPs: w.m.cfg.HostIPs, RuntimeName: w.m.cfg.RuntimeName, FirstSeen: w.first, Messages: w.messages,
+		})
+		s = &made
+	}
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return // cannot happen: a PodStatus always encodes
+	}
+	waits := w.waits(p.Waits)
+	rec := &podplanev1.StatusRecord{
+		Schema: recordSchema, Node: w.m.cfg.Node, Uid: w.uid, Namespace: w.pod.Namespace, Name: w.pod.Name, Phase: phases[p.Phase],
+		Status: raw, Waiting: waits,
+	}
+	if w.trace != "" {
+		rec.Trace = &podplanev1.TraceContext{Traceparent: w.trace}
+	}
+	if sb := w.view.runtime.NewestSandbox(); sb != nil {
+		rec.SandboxId = sb.ID
+	}
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(rec)
+	if err != nil || bytes.Equal(key, w.published) {
+		return
+	}
+	w.published = key
+	w.announce(in.Now, s)
+	w.previous, w.waiting = s, waits
+	rec.UpdatedAt = timestamppb.New(in.Now)
+	w.m.deps.Sink.Set(rec)
+}
+
+// waits turns the plan's waits into records that keep their age while they last.
+func (w *worker) waits(list []plan.Wait) []*podplanev1.Waiting {
+	waits := make([]*podplanev1.Waiting, 0, len(list))
+	for _, p := range list {
+		if slices.ContainsFunc(waits, func(x *podplanev1.Waiting) bool { return x.GetStep() == p.Step && x.GetResource() == p.Resource }) {
+			continue
+		}
+		r := &podplanev1.Waiting{Step: p.Step, Resource: p.Resource, Message: p.Message}
+		since := p.Since
+		if since.IsZero() {
+			since = w.m.deps.Now()
+			for _, old := range w.waiting {
+				if old.GetStep() == p.Step && old.GetResource() == p.Resource {
+					since = old.GetSince().AsTime()
+				}
+			}
+		}
+		r.Since = timestamppb.New(since)
+		waits = append(waits, r)
+	}
+	slices.SortStableFunc(waits, func(a, b *podplanev1.Waiting) int {
+		return strings.Compare(a.GetStep()+a.GetResource(), b.GetStep()+b.GetResource())
+	})
+	return waits
+}
+
+// announce tells of what is new in a status: events for back-offs, the span of the moment of readiness.
+func (w *worker) announce(now time.Time, s *v1.PodStatus) {
+	lists := [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses}
+	for _, list := range lists {
+		for i := range list {
+			w.announceBackoff(&list[i])
+		}
+	}
+	ready := isReady(s)
+	if ready && !w.wasReady {
+		w.announceReady(now)
+	}
+	w.wasReady = ready
+}
+
+func (w *worker) announceBackoff(c *v1.ContainerStatus) {
+	if c.State.Waiting == nil {
+		return
+	}
+	reason := c.State.Waiting.Reason
+	if reason != plan.ReasonCrashLoopBackOff && reason != plan.ReasonImagePullBackOff {
+		return
+	}
+	if old := w.previousContainer(c.Name); old != nil && old.State.Waiting != nil && old.State.Waiting.Reason == reason && old.RestartCount == c.RestartCount {
+		return
+	}
+	message := c.State.Waiting.Message
+	if reason == plan.ReasonCrashLoopBackOff {
+		message = fmt.Sprintf("Back-off restarting failed container %s in pod %s_%s(%s)", c.Name, w.pod.Name, w.pod.Namespace, w.uid)
+	}
+	w.event(c.Name, v1.EventTypeWarning, "BackOff", message)
+}
+
+func (w *worker) previousContainer(name string) *v1.ContainerStatus {
+	if w.previous == nil {
+		return nil
+	}
+	for _, list := range [][]v1.ContainerStatus{w.previous.ContainerStatuses, w.previous.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (w *worker) announceReady(now time.Time) {
+	ctx := telemetry.ContextWithTraceparent(context.Background(), w.trace)
+	_, span := w.m.deps.Tracer.Start(ctx, "pod.status.ready", trace.WithAttributes(
+		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace),
+	))
+	span.End()
+	if created := w.pod.CreationTimestamp; !created.IsZero() {
+		w.m.deps.Metrics.podStarted(now.Sub(created.Time))
+	}
+}
+
+func isReady(s *v1.PodStatus) bool {
+	return slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
+}
+
+// stopped tells why a pod is being stopped, where that is not somebody's wish.
+func (w *worker) stopped(s *plan.Stop) {
+	if s == nil {
+		return
+	}
+	switch s.Cause {
+	case plan.CauseEviction:
+		w.event("", v1.EventTypeWarning, s.Reason, s.Message)
+	case plan.CauseDeadline:
+		w.event("", v1.EventTypeNormal, s.Reason, s.Message)
+	}
+}
+
+// volumeState reads volumed's record.
+func (w *worker) volumeState() plan.Volumes {
+	v := plan.Volumes{Resource: "volumes", Message: "volumed has not set up the pod's volumes yet"}
+	if w.phase != plan.Syncing {
+		v.Message = "volumed has not torn down the pod's volumes yet"
+	}
+	rec := w.volumes
+	if rec == nil {
+		return v
+	}
+	v.Ready = rec.GetPhase() == podplanev1.VolumePhase_VOLUME_PHASE_READY
+	v.Gone = rec.GetPhase() == podplanev1.VolumePhase_VOLUME_PHASE_GONE
+	want := podplanev1.VolumePhase_VOLUME_PHASE_READY
+	if w.phase != plan.Syncing {
+		want = podplanev1.VolumePhase_VOLUME_PHASE_GONE
+	}
+	var names, errs []string
+	for _, x := range rec.GetVolumes() {
+		if x.GetPhase() == want {
+			continue
+		}
+		names = append(names, x.GetName())
+		if x.GetError() != "" {
+			errs = append(errs, x.GetName()+": "+x.GetError())
+		}
+		if since := x.GetSince(); since != nil && (v.Since.IsZero() || since.AsTime().Before(v.Since)) {
+			v.Since = since.AsTime()
+		}
+	}
+	if len(names) > 0 {
+		v.Resource = strings.Join(names, ",")
+	}
+	if len(errs) > 0 {
+		v.Message = strings.Join(errs, "; ")
+	}
+	return v
+}
+
+// volumePaths maps the pod's volumes to where they are on the host.
+func (w *worker) volumePaths() map[string]string {
+	if w.volumes == nil {
+		return nil
+	}
+	paths := make(map[string]string, len(w.volumes.GetVolumes()))
+	for _, x := range w.volumes.GetVolumes() {
+		if x.GetPhase() == podplanev1.VolumePhase_VOLUME_PHASE_READY {
+			paths[x.GetName()] = x.GetHostPath()
+		}
+	}
+	return paths
+}

@@ -1,0 +1,183 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/pod"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+)
+
+// Observer reads the runtime. A cri.Client is one.
+type Observer interface {
+	ListPods(ctx context.Context, filter cri.Filter) ([]pod.RuntimePod, error)
+	PodStatus(ctx context.Context, uid string) (pod.RuntimePod, error)
+	ContainerStatus(ctx context.Context, id string) (pod.Container, error)
+}
+
+// Starter makes things run.
+type Starter interface {
+	// CreateSandbox runs the pod's sandbox and returns its status.
+	CreateSandbox(ctx context.Context, p *v1.Pod, attempt uint32, trace string) (pod.Sandbox, error)
+	// EnsureImage makes the container's image present by its pull policy.
+	EnsureImage(ctx context.Context, p *v1.Pod, container string) (cri.Image, error)
+	// StartContainer creates and starts a container, or starts one that was created before. Errors are *StartError.
+	StartContainer(ctx context.Context, r StartRequest) (pod.Container, error)
+	// PostStart runs the container's postStart hook, if there is one.
+	PostStart(ctx context.Context, p *v1.Pod, container, id string, podIP string) error
+}
+
+// Ender ends things. Ending what is gone is not an error.
+type Ender interface {
+	// KillContainer runs the preStop hook and stops the container. The grace period covers both.
+	KillContainer(ctx context.Context, r KillRequest) error
+	StopSandbox(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
+	// Cleanup removes the pod's directories, logs and cgroups.
+	Cleanup(ctx context.Context, p *v1.Pod) error
+	// TerminationMessage reads what an ended container left to say.
+	TerminationMessage(p *v1.Pod, c *pod.Container) string
+}
+
+// Records removes the pod's record from the bus.
+type Records interface {
+	Remove(ctx context.Context, uid string) error
+}
+
+// StatusSink stores status records: the newest wins, Set never blocks.
+type StatusSink interface {
+	Set(rec *podplanev1.StatusRecord)
+	// Remove forgets a pod: nothing is stored for it afterwards.
+	Remove(uid string)
+}
+
+// Recorder records Events about pods. It never blocks.
+type Recorder interface {
+	PodEvent(p *v1.Pod, container, eventType, reason, message string)
+}
+
+// StartRequest describes a container to start.
+type StartRequest struct {
+	Pod       *v1.Pod
+	Container string
+	// ID is set when the container was created already.
+	ID      string
+	Sandbox pod.Sandbox
+	Attempt uint32
+	// RestartDelay goes into the container's annotations.
+	RestartDelay time.Duration
+	Image        cri.Image
+	// Volumes maps the pod's volumes to where they are on the host.
+	Volumes map[string]string
+	Trace   string
+}
+
+// KillRequest describes a container to stop.
+type KillRequest struct {
+	Pod       *v1.Pod
+	Container string
+	ID        string
+	Grace     time.Duration
+	NoHook    bool
+	PodIP     string
+}
+
+// Stage is how far a start came.
+type Stage uint8
+
+// The stages of a start.
+const (
+	StageConfig Stage = iota
+	StageCreate
+	StageStart
+)
+
+// Waiting reasons of containers that could not be started.
+const (
+	ReasonCreateContainerConfigError = "CreateContainerConfigError"
+	ReasonCreateContainerError       = "CreateContainerError"
+	ReasonRunContainerError          = "RunContainerError"
+)
+
+// StartError is why a container could not be started.
+type StartError struct {
+	Stage Stage
+	// Reason is the container's waiting reason: CreateContainerConfigError, CreateContainerError, RunContainerError.
+	Reason string
+	Err    error
+}
+
+// Error returns the cause's message.
+func (e *StartError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// PodChange is news about a desired pod.
+type PodChange struct {
+	UID string
+	// Pod is shared and never changed. It is the last known one when Deleted.
+	Pod *v1.Pod
+	// Trace is the traceparent that all work for the pod belongs to.
+	Trace   string
+	Deleted bool
+	// Status is what was published last, before this process; only looked at when the pod is new to the Manager.
+	Status *podplanev1.StatusRecord
+	// Fresh: the pod was stored by this process, so that the runtime can have nothing of it yet.
+	Fresh bool
+}
+
+// HintType is what a hint says has happened.
+type HintType uint8
+
+// The types of hints.
+const (
+	HintLook HintType = iota // look at everything
+	HintContainerStarted
+	HintContainerDied
+	HintContainerRemoved
+	HintSandboxStarted
+	HintSandboxStopped
+	HintSandboxRemoved
+)
+
+// Hint says that something may have happened to a pod in the runtime.
+type Hint struct {
+	Type HintType
+	// ID of the container, or of the sandbox.
+	ID        string
+	Container string
+}
+
+// Config is the Manager's settings. Zero values are replaced by defaults.
+type Config struct {
+	Node string
+	// HostIPs are the node's addresses, the primary one first.
+	HostIPs []string
+	// RuntimeName is the scheme of container IDs.
+	RuntimeName string
+	// StartSlots bounds the sandboxes and containers that are being started at one time.
+	StartSlots int
+	// Resync is how often all pods are compared with the runtime.
+	Resync time.Duration
+	// MaxRestartDelay caps the crash-loop back-off.
+	MaxRestartDelay time.Duration
+}
+
+// Deps is what the Manager works with.
+type Deps struct {
+	Observer Observer
+	Starter  Starter
+	Ender    Ender
+	Records  Records
+	Sink     StatusSink
+	Events   Recorder
+	Metrics  *Metrics
+	Tracer   trace.Tracer
+	// Now is the clock.
+	Now func() time.Time
+}

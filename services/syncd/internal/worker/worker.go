@@ -1,0 +1,268 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/cri"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
+)
+
+// news is what was handed to a worker since it last looked. The newest value of each kind counts.
+type news struct {
+	pod     *v1.Pod
+	trace   string
+	deleted bool
+
+	volumes     *podplanev1.VolumesRecord
+	probes      map[plan.ProbeKey]plan.Verdict
+	eviction    *plan.Eviction
+	hints       []Hint
+	retry       bool // something that failed may succeed now
+	retryConfig bool // a config object changed
+	orphaned    bool // the record is gone, though nobody here removed it
+	results     []func(*worker)
+	volumesSet  bool
+	probesSet   bool
+	evictSet    bool
+}
+
+// maxHints bounds the hints kept for one pod; beyond it one look at everything replaces them.
+const maxHints = 64
+
+// worker owns one pod. The fields below in are only used by its goroutine.
+type worker struct {
+	m   *Manager
+	uid string
+	// namespace never changes: it may be read from any goroutine.
+	namespace string
+	wake      chan struct{}
+
+	mu sync.Mutex
+	in news
+
+	pod   *v1.Pod
+	trace string
+	first time.Time
+
+	phase  plan.Phase
+	stop   *plan.Stop
+	view   *view
+	stale  bool
+	images map[string]plan.Image
+	infos  map[string]cri.Image
+	fails  map[string]plan.Failure
+	ends   map[string]plan.Failure
+	box    plan.Failure
+	busy   plan.Busy
+	killed map[string]bool
+	// hookFailed holds the IDs of containers whose postStart hook failed.
+	hookFailed map[string]bool
+
+	volumes  *podplanev1.VolumesRecord
+	probes   map[plan.ProbeKey]plan.Verdict
+	eviction *plan.Eviction
+	hints    []Hint
+
+	inspecting   bool
+	inspectAgain bool
+	inspectAt    time.Time // not before
+	inspectFails int
+	away         string
+	awaySince    time.Time
+	messages     map[string]string
+	cleaned      bool
+	over         bool
+
+	previous  *v1.PodStatus
+	published []byte
+	waiting   []*podplanev1.Waiting
+	wasReady  bool
+
+	startCtx    context.Context
+	startCancel context.CancelFunc
+	ops         sync.WaitGroup
+}
+
+func newWorker(m *Manager, uid string, c PodChange) *worker {
+	w := &worker{
+		m: m, uid: uid, namespace: c.Pod.Namespace, wake: make(chan struct{}, 1), view: newView(), stale: !c.Fresh, first: m.deps.Now(),
+		images: make(map[string]plan.Image), infos: make(map[string]cri.Image), fails: make(map[string]plan.Failure), ends: make(map[string]plan.Failure),
+		killed: make(map[string]bool), hookFailed: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace,
+		busy: plan.Busy{
+			Containers: make(map[string]bool), Images: make(map[string]bool), Kills: make(map[string]time.Time), Removals: make(map[string]bool),
+		},
+	}
+	w.restore(c.Status)
+	return w
+}
+
+// successor is a pod of the same UID that was wished for again while the last one was being removed (a manifest file that came back).
+func (w *worker) successor() (PodChange, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, traceparent := w.pod, w.trace
+	if w.in.pod != nil {
+		p, traceparent = w.in.pod, w.in.trace
+	}
+	return PodChange{UID: w.uid, Pod: p, Trace: traceparent}, p.DeletionTimestamp == nil
+}
+
+// post hands something in: change is called with the inbox locked.
+func (w *worker) post(change func(*news)) {
+	w.mu.Lock()
+	change(&w.in)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hint hands in a hint.
+func (w *worker) hint(h Hint) {
+	w.post(func(n *news) {
+		if len(n.hints) >= maxHints {
+			n.hints = append(n.hints[:0], Hint{Type: HintLook})
+			return
+		}
+		n.hints = append(n.hints, h)
+	})
+}
+
+// run is the worker's goroutine. It ends when the pod is gone or with ctx; actions that are under way end before it does.
+func (w *worker) run(ctx context.Context) {
+	w.startCtx, w.startCancel = context.WithCancel(ctx)
+	defer w.ops.Wait()
+	defer w.startCancel()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	timer.Stop()
+	for {
+		next := w.step(ctx)
+		if w.over {
+			return
+		}
+		if !next.IsZero() {
+			timer.Reset(max(next.Sub(w.m.deps.Now()), 0))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// step looks at everything once and returns when to look again at the latest.
+func (w *worker) step(ctx context.Context) time.Time {
+	w.take()
+	if w.over {
+		return time.Time{}
+	}
+	next := w.observe(ctx)
+	in := w.input()
+	p := plan.Next(in)
+	if p.Phase != plan.Syncing && w.phase == plan.Syncing {
+		w.startCancel()
+		w.stopped(p.Stop)
+	}
+	w.phase, w.stop = p.Phase, p.Stop
+	w.act(ctx, p.Actions)
+	// What was started just now is busy in the status; what was observed is the same.
+	in.Phase, in.Stop, in.Busy = w.phase, w.stop, w.busy
+	w.publish(in, p)
+	return earlier(next, p.Again)
+}
+
+// take empties the inbox.
+func (w *worker) take() {
+	w.mu.Lock()
+	n := w.in
+	w.in = news{}
+	w.mu.Unlock()
+	if n.pod != nil {
+		w.pod, w.trace = n.pod, n.trace
+	}
+	if n.volumesSet {
+		w.volumes = n.volumes
+	}
+	if n.probesSet {
+		w.probes = n.probes
+	}
+	if n.evictSet {
+		w.eviction = n.eviction
+	}
+	if n.orphaned {
+		w.pod = orphan(w.pod, w.m.deps.Now())
+	}
+	w.hints = append(w.hints, n.hints...)
+	if n.retry {
+		w.retryNow()
+	}
+	if n.retryConfig {
+		w.retryConfig()
+	}
+	for _, apply := range n.results {
+		apply(w)
+	}
+}
+
+// retryNow forgets the pauses after failures.
+func (w *worker) retryNow() {
+	w.inspectAt = time.Time{}
+	w.box.NotBefore = time.Time{}
+	for name, f := range w.fails {
+		f.NotBefore = time.Time{}
+		w.fails[name] = f
+	}
+}
+
+// retryConfig forgets the pauses of containers that could not be configured.
+func (w *worker) retryConfig() {
+	for name, f := range w.fails {
+		if f.Reason == ReasonCreateContainerConfigError {
+			f.NotBefore = time.Time{}
+			w.fails[name] = f
+		}
+	}
+}
+
+// input gathers what a decision depends on.
+func (w *worker) input() plan.Input {
+	return plan.Input{
+		Pod: w.pod, Now: w.m.deps.Now(), Phase: w.phase, Stop: w.stop,
+		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
+		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
+		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, Eviction: w.eviction,
+		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned,
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// orphan is a pod whose record vanished: it is to go.
+func orphan(p *v1.Pod, now time.Time) *v1.Pod {
+	if p.DeletionTimestamp != nil {
+		return p
+	}
+	c := p.DeepCopy()
+	seconds := int64(30)
+	if s := c.Spec.TerminationGracePeriodSeconds; s != nil {
+		seconds = *s
+	}
+	end := metaTime(now.Add(time.Duration(seconds) * time.Second))
+	c.DeletionTimestamp, c.DeletionGracePeriodSeconds = &end, &seconds
+	return c
+}
