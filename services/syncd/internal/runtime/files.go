@@ -1,0 +1,164 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/pod"
+)
+
+const (
+	messageLimit    = 4096
+	messagePodLimit = 12 << 10
+	messageLogBytes = 2048
+	messageLogLines = 80
+)
+
+// TerminationMessage reads what an ended container left to say: its file, else, where the policy says so, the end of its log.
+func (e *Executor) TerminationMessage(p *v1.Pod, c *pod.Container) string {
+	containers := max(1, len(p.Spec.Containers)+len(p.Spec.InitContainers))
+	limit := min(messageLimit, messagePodLimit/containers)
+	path := c.Annotations[pod.AnnotationTerminationMessagePath]
+	message := ""
+	for _, m := range c.Mounts {
+		if path != "" && m.ContainerPath == path && strings.HasPrefix(m.HostPath, e.PodDir(string(p.UID))+"/containers/") {
+			message = readHead(m.HostPath, limit)
+		}
+	}
+	fallback := c.Annotations[pod.AnnotationTerminationMessagePolicy] == string(v1.TerminationMessageFallbackToLogsOnError)
+	if message == "" && fallback && c.ExitCode != 0 && strings.HasPrefix(c.LogPath, e.cfg.PodLogDir+"/") {
+		message = readLogTail(c.LogPath, min(limit, messageLogBytes))
+	}
+	return strings.ToValidUTF8(message, "�")
+}
+
+// readHead reads the beginning of a regular file; what can't be read is empty.
+func readHead(path string, limit int) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// readLogTail reads the last lines of a container's log without their time stamps.
+func readLogTail(path string, limit int) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	const perLine = 64 // the stamp, the stream and the tag of a line
+	offset := max(0, info.Size()-int64(limit)-messageLogLines*perLine)
+	data, err := io.ReadAll(io.NewSectionReader(f, offset, info.Size()-offset))
+	if err != nil {
+		return ""
+	}
+	if offset > 0 {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	lines = lines[max(0, len(lines)-1-messageLogLines):]
+	var b strings.Builder
+	for _, line := range lines {
+		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 {
+			text := fields[3]
+			if fields[2] == "P" {
+				text = strings.TrimSuffix(text, "\n")
+			}
+			b.WriteString(text)
+		}
+	}
+	text := b.String()
+	return text[max(0, len(text)-limit):]
+}
+
+// Cleanup removes the pod's directories, logs and cgroups.
+func (e *Executor) Cleanup(ctx context.Context, p *v1.Pod) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	dir := e.PodDir(string(p.UID))
+	err := errors.Join(
+		removeAll(filepath.Join(dir, "containers")),
+		removeFile(filepath.Join(dir, "etc-hosts")),
+		removeEmpty(dir),
+		removeAll(e.LogDir(p)),
+	)
+	for _, cgroup := range e.cfg.Cgroups.paths(string(p.UID)) {
+		err = errors.Join(err, removeCgroup(cgroup))
+	}
+	if err != nil {
+		return fmt.Errorf("remove what pod %s/%s left on the node: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
+func removeAll(dir string) error { return os.RemoveAll(dir) }
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// removeEmpty removes a tree of empty directories. It fails on the first thing that is something else, or that is mounted.
+func removeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			return fmt.Errorf("%s is still there", filepath.Join(dir, entry.Name()))
+		}
+		if err := removeEmpty(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return removeFile(dir)
+}
+
+// removeCgroup removes a cgroup and those below it. The files in it are the kernel's.
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return removeFile(dir)
+}

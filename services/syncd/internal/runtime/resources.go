@@ -1,0 +1,153 @@
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
+	"github.com/podplane/podplane/services/syncd/internal/status"
+)
+
+const (
+	cpuPeriod    = 100_000
+	minCPUQuota  = 1000
+	minCPUShares = 2
+	maxCPUShares = 262144
+
+	oomGuaranteed = -997
+	oomBestEffort = 1000
+	oomBurstable  = 999
+	oomFloor      = 3
+)
+
+// resources turns requests and limits into cgroup settings.
+func (e *Executor) resources(p *v1.Pod, c *v1.Container) *pod.LinuxResources {
+	r := &pod.LinuxResources{CPUPeriod: cpuPeriod, OOMScoreAdj: oomScoreAdj(p, c, e.memory())}
+	request, limit := c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu()
+	shares := request.MilliValue()
+	if request.IsZero() && !limit.IsZero() {
+		shares = limit.MilliValue()
+	}
+	r.CPUShares = max(minCPUShares, min(maxCPUShares, shares*1024/1000))
+	if !limit.IsZero() {
+		r.CPUQuota = max(minCPUQuota, limit.MilliValue()*cpuPeriod/1000)
+	}
+	if memory := c.Resources.Limits.Memory(); !memory.IsZero() {
+		r.MemoryLimitBytes = memory.Value()
+		if e.cfg.Cgroups.Unified {
+			r.MemorySwapLimit = memory.Value() // no swap
+		}
+	}
+	if e.cfg.Cgroups.Unified {
+		r.Unified = map[string]string{"memory.oom.group": "1"}
+	}
+	return r
+}
+
+func (e *Executor) memory() int64 {
+	q := e.cfg.Allocatable[v1.ResourceMemory]
+	return q.Value()
+}
+
+// oomScoreAdj says how gladly the kernel kills the container when memory is short.
+func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
+	switch status.QOSClass(p) {
+	case v1.PodQOSGuaranteed:
+		return oomGuaranteed
+	case v1.PodQOSBestEffort:
+		return oomBestEffort
+	}
+	adj := burstableScore(c, capacity)
+	if plan.IsSidecar(c) {
+		for i := range p.Spec.Containers {
+			adj = min(adj, burstableScore(&p.Spec.Containers[i], capacity))
+		}
+	}
+	return adj
+}
+
+func burstableScore(c *v1.Container, capacity int64) int64 {
+	if capacity <= 0 {
+		return oomBurstable
+	}
+	return max(oomFloor, min(oomBurstable, 1000-1000*c.Resources.Requests.Memory().Value()/capacity))
+}
+
+// Cgroups says where pods are in the cgroup tree.
+type Cgroups struct {
+	// Driver is the runtime's; Root is where kubepods is: a path with cgroupfs, a slice name with systemd. Empty: the top.
+	Driver cri.CgroupDriver
+	Root   string
+	// Unified: cgroup v2 without v1 controllers.
+	Unified bool
+	// Mount is where the cgroup file systems are mounted.
+	Mount string
+}
+
+const kubepods = "kubepods"
+
+// Parent returns the cgroup of the pod, by quality-of-service class, as the runtime's driver names it.
+func (g Cgroups) Parent(p *v1.Pod) string {
+	class := ""
+	switch status.QOSClass(p) {
+	case v1.PodQOSBurstable:
+		class = "burstable"
+	case v1.PodQOSBestEffort:
+		class = "besteffort"
+	}
+	return g.join(class, "pod"+string(p.UID))
+}
+
+func (g Cgroups) join(class, name string) string {
+	if g.Driver != cri.CgroupDriverSystemd {
+		return filepath.Join("/", g.Root, kubepods, class, name)
+	}
+	parts := []string{kubepods}
+	if root := strings.TrimSuffix(g.Root, ".slice"); root != "" {
+		parts = []string{root, kubepods}
+	}
+	if class != "" {
+		parts = append(parts, class)
+	}
+	return strings.Join(append(parts, strings.ReplaceAll(name, "-", "_")), "-") + ".slice"
+}
+
+// paths returns the pod's possible cgroup directories below each mounted hierarchy. The class is not known for a pod that is only known by its UID.
+func (g Cgroups) paths(uid string) []string {
+	var relative []string
+	for _, class := range []string{"", "burstable", "besteffort"} {
+		r := g.join(class, "pod"+uid)
+		if g.Driver == cri.CgroupDriverSystemd {
+			r = slicePath(r)
+		}
+		relative = append(relative, r)
+	}
+	hierarchies := []string{g.Mount}
+	if entries, err := os.ReadDir(g.Mount); err == nil && !g.Unified {
+		for _, entry := range entries {
+			hierarchies = append(hierarchies, filepath.Join(g.Mount, entry.Name()))
+		}
+	}
+	var all []string
+	for _, h := range hierarchies {
+		for _, r := range relative {
+			all = append(all, filepath.Join(h, r))
+		}
+	}
+	return all
+}
+
+// slicePath is the directory of a slice: a-b-c.slice is in a.slice/a-b.slice.
+func slicePath(slice string) string {
+	parts := strings.Split(strings.TrimSuffix(slice, ".slice"), "-")
+	var path string
+	for i := range parts {
+		path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
+	}
+	return path
+}
