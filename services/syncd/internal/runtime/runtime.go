@@ -126,6 +126,7 @@ func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (p
 	if err != nil {
 		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, Err: err}
 	}
+	c.SandboxID = r.Sandbox.ID // a status does not say it
 	return c, nil
 }
 

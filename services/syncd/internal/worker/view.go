@@ -93,7 +93,11 @@ func (v *view) sawSandbox(s pod.Sandbox, now time.Time) {
 // sawContainer takes what an action of ours saw, unless more is known.
 func (v *view) sawContainer(c pod.Container, now time.Time) {
 	v.touched[c.ID] = now
-	if have := v.runtime.Container(c.ID); have == nil || progress[have.State] <= progress[c.State] {
+	have := v.runtime.Container(c.ID)
+	if have != nil && c.SandboxID == "" {
+		c.SandboxID = have.SandboxID // a status does not say it
+	}
+	if have == nil || progress[have.State] <= progress[c.State] {
 		v.putContainer(c)
 	}
 	v.runtime.Sort()

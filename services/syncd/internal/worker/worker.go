@@ -175,8 +175,11 @@ func (w *worker) step(ctx context.Context) time.Time {
 	}
 	w.phase, w.stop = p.Phase, p.Stop
 	w.act(ctx, p.Actions)
-	// What was started just now is busy in the status; what was observed is the same.
-	in.Phase, in.Stop, in.Busy = w.phase, w.stop, w.busy
+	if len(p.Actions) > 0 {
+		// What was started just now is waited for: the status says so.
+		in.Phase, in.Stop, in.Busy = w.phase, w.stop, w.busy
+		p = plan.Next(in)
+	}
 	w.publish(in, p)
 	return earlier(next, p.Again)
 }
