@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,21 +123,21 @@ func (b *Bucket[T]) Get(ctx context.Context, key string) (Entry[T], error) {
 // List gives the present entries of the keys that match the pattern (">" for
 // all), in the order in which they were last written.
 func (b *Bucket[T]) List(ctx context.Context, pattern string) ([]Entry[T], error) {
-	var list []Entry[T]
-	err := b.scan(ctx, pattern, func(e Entry[T]) {
-		if !e.Deleted {
-			list = append(list, e)
-		}
-	})
+	list, err := b.scan(ctx, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("list %s in bucket %s: %w", pattern, b.spec.Name, err)
 	}
-	return list, nil
+	return slices.DeleteFunc(list, func(e Entry[T]) bool { return e.Deleted }), nil
 }
 
 const noExpectation = int64(-1)
 
 func (b *Bucket[T]) subject(key string) string { return bucketPrefix + b.spec.Name + "." + key }
+
+// key is the inverse of subject.
+func (b *Bucket[T]) key(subject string) string {
+	return subject[len(bucketPrefix)+len(b.spec.Name)+1:]
+}
 
 func (b *Bucket[T]) write(ctx context.Context, verb, key string, value T, expect int64) (rev uint64, err error) {
 	if err := checkKey(key); err != nil {

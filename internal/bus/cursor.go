@@ -52,7 +52,6 @@ type cursor struct {
 	timer    *time.Timer
 	pending  uint64 // messages to come when it was opened
 	asked    int    // messages that may still come for the last request
-	got      int    // messages that came for the last request
 	delivery uint64 // the consumer's sequence of the last message
 }
 
@@ -128,7 +127,7 @@ func (cu *cursor) next(ctx context.Context) (delivered, error) {
 			if err := cu.c.nc.PublishMsg(cu.ask); err != nil {
 				return delivered{}, errCursorLost
 			}
-			cu.asked, cu.got = pullBatch, 0
+			cu.asked = pullBatch
 		}
 		cu.timer.Reset(cu.silence)
 		select {
@@ -150,7 +149,7 @@ func (cu *cursor) next(ctx context.Context) (delivered, error) {
 // take looks at what came: more says that it was nothing for the caller.
 func (cu *cursor) take(m *nats.Msg) (d delivered, more bool, err error) {
 	if status := m.Header.Get("Status"); status != "" && m.Reply == "" {
-		more, err = cu.status(status)
+		more, err = cu.status(status, m.Header.Get(headerPending))
 		return delivered{}, more, err
 	}
 	meta, err := m.Metadata()
@@ -162,7 +161,6 @@ func (cu *cursor) take(m *nats.Msg) (d delivered, more bool, err error) {
 	}
 	cu.delivery++
 	cu.asked--
-	cu.got++
 	return delivered{msg: m, seq: meta.Sequence.Stream, pending: meta.NumPending, time: meta.Timestamp}, false, nil
 }
 
@@ -173,21 +171,23 @@ const (
 	statusConflict  = "409"
 )
 
+// headerPending is on every message of the server that ends a request in good
+// order: what the request had left.
+const headerPending = "Nats-Pending-Messages"
+
 // status handles a message of the server about the request: more says that
 // there is nothing for the caller.
-func (cu *cursor) status(status string) (more bool, err error) {
-	switch status {
-	case statusHeartbeat:
+func (cu *cursor) status(status, left string) (more bool, err error) {
+	switch {
+	case status == statusHeartbeat:
 		return false, nil
-	case statusNoMessage, statusTimeout:
-		cu.asked = 0 // the request is over: ask again
+	case status == statusConflict && left == "":
+		return false, errCursorLost // the consumer was deleted or moved
+	case status == statusConflict && left == "0":
+		return true, nil // about the request before: its batch is complete, which was counted
+	case status == statusNoMessage || status == statusTimeout || status == statusConflict:
+		cu.asked = 0 // it ran out of time or bytes: ask again
 		return true, nil
-	case statusConflict:
-		// It ended early, by its size or because the consumer is gone. After progress it is worth asking again.
-		if cu.got > 0 {
-			cu.asked = 0
-			return true, nil
-		}
 	}
 	return false, errCursorLost
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -109,11 +110,8 @@ func (s *Stream) Read(ctx context.Context, from ReadFrom, f func(context.Context
 		return s.c.again(ctx, what, r.run)
 	}
 	_, err := r.run(ctx)
-	if err == errCursorLost {
-		err = unavailable(err)
-		if away := s.c.Err(); away != nil {
-			err = away
-		}
+	if errors.Is(err, errCursorLost) {
+		err = s.c.whyLost(err)
 	}
 	return wrap(what, err)
 }

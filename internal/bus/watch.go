@@ -1,9 +1,12 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -112,26 +115,22 @@ type watch[T proto.Message] struct {
 // run follows one cursor to its end.
 func (w *watch[T]) run(ctx context.Context) (progress bool, err error) {
 	b := w.b
-	info, err := b.c.streamInfo(ctx, bucketStream+b.spec.Name)
-	if err != nil {
-		return false, err
-	}
-	if !info.Created.Equal(w.created) || info.State.LastSeq < w.last {
-		for k := range w.seen {
-			w.seen[k] = seen{}
-		}
-		w.created, w.last, w.lastAt = info.Created, 0, time.Time{}
-	}
 	cu, err := b.c.openCursor(ctx, bucketStream+b.spec.Name, b.subject(w.pattern), start{policy: jetstream.DeliverLastPerSubjectPolicy}, true)
 	if err != nil {
 		return false, err
 	}
 	defer cu.close()
-	snap := &snapshot{missing: make(map[string]struct{}, len(w.seen)), before: w.lastAt, truth: info.Config.Replicas <= 1}
-	for k := range w.seen {
-		snap.missing[k] = struct{}{}
+	state, err := b.state(ctx, w.pattern)
+	if err != nil {
+		return false, err
 	}
-	if err := w.present(ctx, cu, snap); err != nil {
+	if !state.created.Equal(w.created) || state.last < w.last {
+		for k := range w.seen {
+			w.seen[k] = seen{}
+		}
+		w.created, w.last, w.lastAt = state.created, 0, time.Time{}
+	}
+	if err := w.present(ctx, cu, state); err != nil {
 		return false, err
 	}
 	for {
@@ -145,16 +144,55 @@ func (w *watch[T]) run(ctx context.Context) (progress bool, err error) {
 	}
 }
 
+// state is what a bucket's stream holds at one moment, without the values.
+type state struct {
+	created time.Time
+	last    uint64              // sequence
+	keys    map[string]struct{} // those that match, with those of which only the marker is left
+	truth   bool                // there is one copy, so no reader of another can lag behind it
+}
+
+// state asks what there is. A cursor opened before delivers a message of each
+// key, unless it expires meanwhile: so the end of the present state is known,
+// which the cursor's own count of pending messages does not give while others write.
+func (b *Bucket[T]) state(ctx context.Context, pattern string) (state, error) {
+	st := state{keys: map[string]struct{}{}}
+	for {
+		var page struct {
+			jetstream.StreamInfo
+			Total int `json:"total"`
+		}
+		ask := map[string]any{"subjects_filter": b.subject(pattern), "offset": len(st.keys)}
+		if err := b.c.call(ctx, apiStreamInfo+bucketStream+b.spec.Name, ask, &page); err != nil {
+			return state{}, err
+		}
+		st.created, st.last, st.truth = page.Created, page.State.LastSeq, page.Config.Replicas <= 1
+		for subject := range page.State.Subjects {
+			st.keys[b.key(subject)] = struct{}{}
+		}
+		if len(page.State.Subjects) == 0 || len(st.keys) >= page.Total {
+			return st, nil
+		}
+	}
+}
+
 // snapshot is the present state while it is being read.
 type snapshot struct {
-	missing map[string]struct{} // known keys that did not come yet
+	awaited map[string]struct{} // keys of which no message came yet
 	before  time.Time           // when the newest revision known before was stored
-	truth   bool                // it comes from the only copy, so it can't lag behind what was seen
+	truth   bool
 }
 
 // present reads the present state to its end.
-func (w *watch[T]) present(ctx context.Context, cu *cursor, snap *snapshot) error {
-	for n := uint64(0); n < cu.pending; n++ {
+func (w *watch[T]) present(ctx context.Context, cu *cursor, st state) error {
+	var vanished []string
+	for k := range w.seen {
+		if _, ok := st.keys[k]; !ok {
+			vanished = append(vanished, k)
+		}
+	}
+	snap := &snapshot{awaited: st.keys, before: w.lastAt, truth: st.truth}
+	for len(snap.awaited) > 0 {
 		d, err := cu.next(ctx)
 		if err != nil {
 			return err
@@ -163,13 +201,13 @@ func (w *watch[T]) present(ctx context.Context, cu *cursor, snap *snapshot) erro
 			break // idle: what was still to come has expired
 		}
 		w.take(d, snap)
-		if d.pending == 0 {
-			break
-		}
+		delete(snap.awaited, w.b.key(d.msg.Subject))
 	}
-	for k := range snap.missing {
-		delete(w.seen, k)
-		w.h.Apply(Entry[T]{Key: k, Deleted: true})
+	for _, k := range vanished {
+		if at, ok := w.seen[k]; ok && at.rev <= st.last {
+			delete(w.seen, k)
+			w.h.Apply(Entry[T]{Key: k, Deleted: true})
+		}
 	}
 	if !w.synced {
 		w.synced = true
@@ -182,7 +220,7 @@ func (w *watch[T]) present(ctx context.Context, cu *cursor, snap *snapshot) erro
 
 // take applies a message unless it is known already. snap is nil after the present state.
 func (w *watch[T]) take(d delivered, snap *snapshot) {
-	key := d.msg.Subject[len(bucketPrefix)+len(w.b.spec.Name)+1:]
+	key := w.b.key(d.msg.Subject)
 	known, isKnown := w.seen[key]
 	if d.seq > w.last {
 		w.last, w.lastAt = d.seq, d.time
@@ -190,19 +228,15 @@ func (w *watch[T]) take(d delivered, snap *snapshot) {
 	switch {
 	case d.seq > known.rev:
 	case snap == nil || d.seq == known.rev && d.time.Equal(known.created):
-		w.found(key, snap)
 		return
 	case !snap.truth && !d.time.After(snap.before):
-		w.found(key, snap) // a copy that lags behind
-		return
+		return // from a copy that lags behind
 	}
 	e, err := w.b.entry(key, d.msg.Header, d.msg.Data, d.seq, d.time)
 	if err != nil {
 		w.b.c.log.Error("bus: record left out", "bus.bucket", w.b.spec.Name, "error", err)
-		w.found(key, snap)
 		return
 	}
-	w.found(key, snap)
 	if e.Deleted {
 		delete(w.seen, key)
 		if snap != nil && !isKnown {
@@ -214,44 +248,47 @@ func (w *watch[T]) take(d delivered, snap *snapshot) {
 	w.h.Apply(e)
 }
 
-func (w *watch[T]) found(key string, snap *snapshot) {
-	if snap != nil {
-		delete(snap.missing, key)
-	}
-}
-
-// scan gives the present entries of the keys that match the pattern, markers too.
-func (b *Bucket[T]) scan(ctx context.Context, pattern string, f func(Entry[T])) error {
+// scan gives the present entries of the keys that match the pattern, markers too, by revision.
+func (b *Bucket[T]) scan(ctx context.Context, pattern string) ([]Entry[T], error) {
 	if err := checkPattern(pattern); err != nil {
-		return err
+		return nil, err
 	}
 	cu, err := b.c.openCursor(ctx, bucketStream+b.spec.Name, b.subject(pattern), start{policy: jetstream.DeliverLastPerSubjectPolicy}, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer cu.close()
-	for n := uint64(0); n < cu.pending; n++ {
+	st, err := b.state(ctx, pattern)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]Entry[T], len(st.keys))
+	for len(st.keys) > 0 {
 		d, err := cu.next(ctx)
 		if err != nil {
-			if away := b.c.Err(); away != nil {
-				return away
-			}
-			if errors.Is(err, errCursorLost) {
-				return unavailable(err)
-			}
-			return err
+			return nil, b.c.whyLost(err)
 		}
 		if d.msg == nil {
-			return nil
+			break
 		}
-		e, err := b.entry(d.msg.Subject[len(bucketPrefix)+len(b.spec.Name)+1:], d.msg.Header, d.msg.Data, d.seq, d.time)
+		key := b.key(d.msg.Subject)
+		e, err := b.entry(key, d.msg.Header, d.msg.Data, d.seq, d.time)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		f(e)
-		if d.pending == 0 {
-			return nil
-		}
+		found[key] = e
+		delete(st.keys, key)
 	}
-	return nil
+	return slices.SortedFunc(maps.Values(found), func(x, y Entry[T]) int { return cmp.Compare(x.Revision, y.Revision) }), nil
+}
+
+// whyLost gives the end of a cursor a kind, for those who do not open another.
+func (c *Conn) whyLost(err error) error {
+	if away := c.Err(); away != nil {
+		return away
+	}
+	if errors.Is(err, errCursorLost) {
+		return unavailable(err)
+	}
+	return err
 }

@@ -57,26 +57,26 @@ func (b *Bus) Server() *embedded.Server { return b.server }
 // Connect connects as a replica of a service on a node ("" is allowed to own everything).
 func (b *Bus) Connect(service, node string) *bus.Conn {
 	b.t.Helper()
-	return b.ConnectConfig(bus.Config{Service: service, Node: node, Instance: "test"})
+	return b.ConnectConfig(b.t, bus.Config{Service: service, Node: node, Instance: "test"})
 }
 
-// ConnectConfig connects without a socket under the given names. The connection ends with the test.
-func (b *Bus) ConnectConfig(cfg bus.Config) *bus.Conn {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), timeout)
+// ConnectConfig connects without a socket as cfg says. The connection ends with t.
+func (b *Bus) ConnectConfig(t testing.TB, cfg bus.Config) *bus.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c, err := bus.ConnectEmbedded(ctx, b.server, cfg)
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
+	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
-			b.t.Error(err)
+			t.Error(err)
 		}
 	})
 	return c

@@ -44,7 +44,7 @@ type Options struct {
 	Users []User
 	// MaxPayload bounds one message, default 8 MiB.
 	MaxPayload int32
-	// MaxMemory and MaxStore bound streams in memory and on disk; defaults 64 MiB and no bound but the streams' own.
+	// MaxMemory and MaxStore bound streams in memory and on disk; defaults 256 MiB and no bound but the streams' own.
 	MaxMemory, MaxStore int64
 	// Name names the server in logs.
 	Name string
@@ -64,7 +64,7 @@ type User struct {
 
 const (
 	defaultMaxPayload = 8 << 20
-	defaultMaxMemory  = 64 << 20
+	defaultMaxMemory  = 256 << 20
 	unboundedStore    = 1 << 50
 	readyPoll         = 2 * time.Millisecond
 	maxConnections    = 1024
