@@ -30,6 +30,10 @@ type Options struct {
 	Timeouts Timeouts
 	// Observer, when not nil, sees each call when it has ended.
 	Observer Observer
+	// Slow, when not nil, is told of a call that takes longer than Timeouts.Slow beside the time that it was given itself
+	// (grace period, timeout of a command), while it goes on: so that one that hangs has a name long before its deadline.
+	// It is called once for each such call, on a goroutine of its own, perhaps just after the call's end. Pulls are never slow.
+	Slow func(Call)
 	// TracerProvider makes the spans of the calls. Nil: OpenTelemetry's global one.
 	TracerProvider trace.TracerProvider
 }
@@ -41,11 +45,14 @@ type Timeouts struct {
 	Request time.Duration
 	// Inspect bounds each status that PodStatus asks for, and the lists before it. Default 5 seconds.
 	Inspect time.Duration
+	// Slow is when Options.Slow is told. Default 4 seconds.
+	Slow time.Duration
 }
 
 const (
 	defaultRequestTimeout = 2 * time.Minute
 	defaultInspectTimeout = 5 * time.Second
+	defaultSlow           = 4 * time.Second
 
 	// maxMessage is above what the runtime may answer to an ExecSync: 16 MiB of each stream.
 	maxMessage = 33 << 20
@@ -57,10 +64,13 @@ type Observer interface {
 	ObserveCall(call Call)
 }
 
-// Call is one call to the runtime that has ended.
+// Call is one call to the runtime.
 type Call struct {
 	// Operation is the kubelet's name for it: run_podsandbox, stop_container…
 	Operation string
+	// Target is the ID, the image or the name that it is about, PodUID the pod if the call says it.
+	Target string
+	PodUID string
 	// Handler is the runtime handler, with run_podsandbox.
 	Handler string
 	Took    time.Duration
@@ -76,6 +86,7 @@ type Client struct {
 	node     string
 	timeouts Timeouts
 	observer Observer
+	slow     func(Call)
 }
 
 var _ Runtime = (*Client)(nil)
@@ -112,6 +123,9 @@ func Dial(ctx context.Context, endpoint string, options Options) (*Client, error
 	if t.Inspect <= 0 {
 		t.Inspect = min(defaultInspectTimeout, t.Request)
 	}
+	if t.Slow <= 0 {
+		t.Slow = defaultSlow
+	}
 	return &Client{
 		conn:     conn,
 		runtime:  runtimeapi.NewRuntimeServiceClient(conn),
@@ -119,6 +133,7 @@ func Dial(ctx context.Context, endpoint string, options Options) (*Client, error
 		node:     options.Node,
 		timeouts: t,
 		observer: options.Observer,
+		slow:     options.Slow,
 	}, nil
 }
 
@@ -153,6 +168,7 @@ type operation struct {
 	podUID  string
 	handler string
 	timeout time.Duration // 0: none
+	own     time.Duration // how much of the time was asked for, by a grace period or a command's timeout
 }
 
 func (c *Client) runtimeOp(name, podUID string) operation {
@@ -177,6 +193,13 @@ func (o operation) within(timeout time.Duration) operation {
 	return o
 }
 
+// lasting gives the operation the time that it asks for itself, on top of its own bound.
+func (o operation) lasting(own time.Duration) operation {
+	o.timeout += own
+	o.own = own
+	return o
+}
+
 // of says which pod the operation is about.
 func (o operation) of(podUID string) operation {
 	o.podUID = podUID
@@ -194,13 +217,17 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, op operation,
 		defer cancel()
 	}
 	start := time.Now()
+	if c.slow != nil && op.timeout > 0 {
+		call := Call{Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: c.timeouts.Slow + op.own}
+		defer time.AfterFunc(call.Took, func() { c.slow(call) }).Stop()
+	}
 	resp, err := method(callCtx, req)
 	took := time.Since(start)
 	if err != nil {
 		err = &CallError{Op: op.name, Target: op.target, After: took, Err: callFault(ctx, callCtx, op, err)}
 	}
 	if c.observer != nil {
-		c.observer.ObserveCall(Call{Operation: op.name, Handler: op.handler, Took: took, Err: err})
+		c.observer.ObserveCall(Call{Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: took, Err: err})
 	}
 	if err != nil {
 		return nil, err

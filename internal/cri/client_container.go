@@ -36,7 +36,7 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 // StopContainer implements [ContainerService].
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	timeout := seconds(grace)
-	op := c.containerOp(opStopContainer, id).within(c.timeouts.Request + time.Duration(timeout)*time.Second)
+	op := c.containerOp(opStopContainer, id).lasting(time.Duration(timeout) * time.Second)
 	_, err := invoke(ctx, c, op, c.runtime.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: timeout})
 	return gone(err)
 }
@@ -106,10 +106,10 @@ func (c *Client) containerStatus(ctx context.Context, op operation) (pod.Contain
 
 // ExecSync implements [Execer].
 func (c *Client) ExecSync(ctx context.Context, containerID string, command []string, timeout time.Duration) (ExecResult, error) {
-	op := c.containerOp(opExecSync, containerID).within(0)
 	whole := time.Duration(seconds(timeout)) * time.Second
-	if whole > 0 {
-		op.timeout = c.timeouts.Request + whole
+	op := c.containerOp(opExecSync, containerID).lasting(whole)
+	if whole == 0 {
+		op = op.within(0)
 	}
 	resp, err := invoke(ctx, c, op, c.runtime.ExecSync, &runtimeapi.ExecSyncRequest{
 		ContainerId: containerID, Cmd: command, Timeout: int64(whole / time.Second),

@@ -147,6 +147,36 @@ func TestHungCallEndsWithItsName(t *testing.T) {
 	}
 }
 
+func TestSlowCallIsNamedWhileItGoesOn(t *testing.T) {
+	t.Parallel()
+	slow := make(chan cri.Call, 1)
+	client := dial(t, &server{
+		runSandbox: func(ctx context.Context, _ *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		stopContainer: func(context.Context, *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+			return &runtimeapi.StopContainerResponse{}, nil
+		},
+	}, cri.Options{Timeouts: cri.Timeouts{Slow: 20 * time.Millisecond}, Slow: func(c cri.Call) { slow <- c }})
+	if err := client.StopContainer(t.Context(), "quick", time.Minute); err != nil {
+		t.Fatalf("stop: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := client.RunSandbox(ctx, &cri.SandboxConfig{Name: "p", Namespace: "ns", UID: "u1"})
+		done <- err
+	}()
+	if c := <-slow; c.Operation != "run_podsandbox" || c.Target != "ns/p" || c.PodUID != "u1" || c.Took != 20*time.Millisecond {
+		t.Errorf("slow is %+v", c)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v, want that of the caller's context", err)
+	}
+}
+
 func TestPodStatusNamesTheHungOneAndReturnsTheOthers(t *testing.T) {
 	t.Parallel()
 	labels := map[string]string{pod.LabelPodUID: "u1", pod.LabelPodName: "p", pod.LabelPodNamespace: "ns"}
@@ -166,7 +196,7 @@ func TestPodStatusNamesTheHungOneAndReturnsTheOthers(t *testing.T) {
 	for _, id := range []string{"a", "hung", "removed", "b"} {
 		s.containers = append(s.containers, &runtimeapi.Container{Id: id, PodSandboxId: "s1", Labels: labels})
 	}
-	client := dial(t, s, cri.Options{Node: "n1", Timeouts: cri.Timeouts{Inspect: 100 * time.Millisecond}})
+	client := dial(t, s, cri.Options{Node: "n1", Timeouts: cri.Timeouts{Inspect: time.Second}})
 	p, err := client.PodStatus(t.Context(), "u1")
 	var inspect *cri.InspectError
 	if !errors.As(err, &inspect) || len(inspect.Failed) != 1 || !strings.Contains(err.Error(), "hung") || !fault.Is(err, fault.DeadlineExceeded) {

@@ -91,6 +91,10 @@ func testExecSync(t *testing.T, s Subject) {
 	if errors.As(err, &timeout) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("hang until the context's end: %v", err)
 	}
+	r.poll("commands that did not end in time are killed", func() bool {
+		_, err := exec(ExecNoneHangs, 10*time.Second)
+		return err == nil
+	})
 	wantOK(t, "stop", s.Runtime.StopContainer(r.ctx, id, 0))
 	if _, err = exec(ExecTrue, time.Second); err == nil || errors.As(err, &exit) || errors.As(err, &timeout) {
 		t.Errorf("exec in a stopped container: %v", err)

@@ -52,8 +52,10 @@ const (
 	ExecSpeak = "echo out; echo err >&2; exit 5"
 	// ExecTrue ends with 0.
 	ExecTrue = "true"
-	// ExecHang runs for a minute.
-	ExecHang = "sleep 60"
+	// ExecHang runs for a minute, in one process.
+	ExecHang = "exec sleep 60"
+	// ExecNoneHangs succeeds when no ExecHang runs in the container.
+	ExecNoneHangs = "! pgrep -f '[s]leep 60'"
 	// ExecFlood writes 20000 bytes.
 	ExecFlood = "head -c 20000 /dev/zero"
 )

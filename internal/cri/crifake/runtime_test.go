@@ -51,12 +51,12 @@ func TestContainersEndByTheClock(t *testing.T) {
 			return crifake.Behavior{Exits: true, After: time.Hour, ExitCode: 2, Reason: "OOMKilled"}
 		}})
 		_, id := start(t, r)
-		time.Sleep(time.Hour - 1)
+		time.Sleep(time.Hour - time.Nanosecond)
 		synctest.Wait()
 		if c := status(t, r, id); c.State != pod.ContainerRunning {
 			t.Errorf("before its end the container is %+v", c)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		c := status(t, r, id)
 		if c.State != pod.ContainerExited || c.ExitCode != 2 || c.Reason != "OOMKilled" || c.FinishedAt.Sub(c.StartedAt) != time.Hour {
