@@ -1,0 +1,116 @@
+// Package gateway is Podplane's front door: Kubernetes' REST paths and Podplane's own, served from the other services' gRPC.
+//
+// It owns nothing and keeps nothing: any number of replicas may run, and each may be killed at any time. A service that is down makes its
+// own paths answer 503 with its name; the others go on.
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/daemon"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/gateway/internal/front"
+	"github.com/podplane/podplane/services/gateway/internal/registry"
+)
+
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 90 * time.Second
+	maxHeaderBytes = 64 << 10
+)
+
+// Config is the gateway's configuration.
+type Config struct {
+	daemon.Config
+	// Listen is the front door's address.
+	Listen string `json:"listen" usage:"address of the front door"`
+}
+
+// DefaultConfig gives the defaults.
+func DefaultConfig() Config {
+	return Config{Config: daemon.DefaultConfig(), Listen: "127.0.0.1:8080"}
+}
+
+// Validate refuses addresses that other hosts reach, unless insecureListen allows them: callers are not authenticated.
+func (c *Config) Validate(path *field.Path) field.ErrorList {
+	return daemon.ValidateListen(path.Child("listen"), c.Listen, c.InsecureListen)
+}
+
+// Service describes the gateway to the daemon shell.
+func Service() daemon.Service[Config] {
+	return daemon.Service[Config]{
+		Name: bus.ServiceGateway, Short: "Serve the REST API from the other services' gRPC", Defaults: DefaultConfig, Run: Run,
+	}
+}
+
+// Command makes the command that runs the gateway.
+func Command() *cobra.Command { return daemon.Command(Service()) }
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
+	lis, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for the front door: %w", err)
+	}
+	defer func() { _ = lis.Close() }() // the server has closed it, if it got that far
+	bucket, err := bus.Open(ctx, deps.Bus, bus.Services)
+	if err != nil {
+		return fmt.Errorf("open the registrations: %w", err)
+	}
+	services := registry.New(bucket)
+	podplanev1.RegisterServiceServiceServer(deps.GRPC, services)
+	conns, err := dial(ctx, deps)
+	defer conns.close()
+	if err != nil {
+		return err
+	}
+	handler, err := front.New(ctx, front.Options{
+		Conn: conns.get, Services: services, Ops: deps.Ops, Log: deps.Log, Registry: deps.Registry, Version: deps.Version, LocalOnly: !cfg.InsecureListen,
+	})
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
+	}
+	deps.Go("registry", func(ctx context.Context) error { return services.Run(ctx, deps.Bus) })
+	deps.Go("front door", func(ctx context.Context) error { return daemon.ServeHTTP(ctx, srv, lis, cfg.ShutdownTimeout/2) })
+	deps.Log.Info("front door open", "address", lis.Addr().String())
+	deps.Serve()
+	<-ctx.Done()
+	return nil
+}
+
+// connections are those to the other services, by name.
+type connections map[string]*grpc.ClientConn
+
+func dial(ctx context.Context, deps daemon.Deps) (connections, error) {
+	c := connections{}
+	for _, service := range []string{bus.ServiceSyncd, bus.ServicePleg, bus.ServiceProber, bus.ServiceVolumed, bus.ServiceEvictd} {
+		conn, err := deps.Dial(ctx, service)
+		if err != nil {
+			return c, err
+		}
+		c[service] = conn
+	}
+	return c, nil
+}
+
+func (c connections) get(service string) grpc.ClientConnInterface { return c[service] }
+
+func (c connections) close() {
+	for _, conn := range c {
+		_ = conn.Close() // nothing is left to lose
+	}
+}
