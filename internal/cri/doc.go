@@ -14,11 +14,13 @@
 //     not answer in time; the error is a [*CallError] that names call and target), AlreadyExists, Unimplemented and so on.
 //     An end of the caller's context is the context's error.
 //   - Bounds. Every call has a deadline (see [Timeouts]) also when the context has none, except pulls (progress is the
-//     runtime's business) and the event stream. The calls share one connection; a call starts no goroutine, except
+//     runtime's business), commands without a timeout and the event stream. One that takes long is named while it goes on
+//     (Options.Slow). The calls share one connection; a call starts no goroutine, except
 //     PodStatus of more than one item: at most 8.
 //   - Loss. The event stream loses what happens while nobody listens or the runtime's buffer is full: events are hints,
 //     lists are the truth. Order is kept per container, not across containers.
-//   - Back-pressure. Events wait in the connection until Recv is called (HTTP/2 flow control, then the runtime's own
-//     queue, which drops). There is no queue in this package.
+//   - Back-pressure. Events wait in the connection until Recv is called; there is no queue in this package. containerd
+//     drops nothing for a reader that is slow, it waits: once some hundred events are not received, its handling of exits
+//     stands still. Receive in a loop that does nothing slow.
 //   - Secrets. Credentials, environment and exec output never appear in errors or spans.
 package cri

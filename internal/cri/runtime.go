@@ -124,7 +124,8 @@ type EventSource interface {
 	Events(ctx context.Context) (EventStream, error)
 }
 
-// EventStream is one open stream. It must be closed.
+// EventStream is one open stream. It must be closed, and received from without delay: a reader that does not keep up
+// holds the runtime up.
 type EventStream interface {
 	// Recv waits for the next event. After an error the stream is over: io.EOF when the runtime ended it, kind
 	// Unavailable when the runtime went away, else the context's error.
