@@ -62,6 +62,26 @@ func DeleteOptions(in Input) (*metav1.DeleteOptions, error) {
 	return o, object(in, o, "DeleteOptions", "v1", "meta.k8s.io/v1")
 }
 
+// Canonical gives the input's meaning as JSON with sorted keys: the same for texts that differ only in their form, whatever the types of
+// this build know.
+func Canonical(in Input) ([]byte, error) {
+	data, _, err := toJSON(in)
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, fault.New(fault.BadRequest, "the body can't be read: %w", err)
+	}
+	canonical, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return canonical, nil
+}
+
 func object(in Input, into any, kind string, versions ...string) error {
 	limit := in.Limit
 	if limit <= 0 {
@@ -176,7 +196,7 @@ func syntaxError(data []byte) error {
 	err := json.Unmarshal(data, &any)
 	if ok, offset := kjson.SyntaxErrorOffset(err); ok {
 		line, column := position(data, int(offset))
-		return fault.New(fault.BadRequest, "the body is not JSON: line %d, column %d: %w", line, column, err)
+		return fault.New(fault.BadRequest, "the body is not JSON: %w", &SyntaxError{line, fmt.Sprintf("line %d, column %d: %v", line, column, err)})
 	}
 	return fault.New(fault.BadRequest, "the body is not JSON: %w", err)
 }

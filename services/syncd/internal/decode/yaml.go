@@ -66,18 +66,30 @@ func (t *tree) empty() bool {
 	return len(t.root.Content) == 0 || t.root.Content[0].Tag == "!!null"
 }
 
+// SyntaxError says at which line a text stops being what it should be.
+type SyntaxError struct {
+	line int
+	text string
+}
+
+// Error gives the message, which has the line.
+func (e *SyntaxError) Error() string { return e.text }
+
+// Line is the line, counted from 1.
+func (e *SyntaxError) Line() int { return e.line }
+
 // shiftLines corrects the line numbers of a parser that saw only one document of several.
 func shiftLines(err error, offset int) error {
 	msg := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: ")
-	if offset == 0 {
-		return errors.New(msg)
-	}
 	var line int
 	if n, scanErr := fmt.Sscanf(msg, "line %d:", &line); n == 1 && scanErr == nil {
 		_, rest, _ := strings.Cut(msg, ":")
-		return fmt.Errorf("line %d:%s", line+offset, rest)
+		return &SyntaxError{line: line + offset, text: fmt.Sprintf("line %d:%s", line+offset, rest)}
 	}
-	return fmt.Errorf("in the document that begins at line %d: %s", offset+1, msg)
+	if offset == 0 {
+		return errors.New(msg)
+	}
+	return &SyntaxError{line: offset + 1, text: fmt.Sprintf("in the document that begins at line %d: %s", offset+1, msg)}
 }
 
 // duplicates finds the keys that stand twice in one mapping, with their paths and lines.

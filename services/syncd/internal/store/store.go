@@ -250,3 +250,35 @@ func (s *Store) sayOnce() func() {
 func unavailable(err error) error { return fault.WithRetryAfter(err, time.Second) }
 
 var errStopping = unavailable(fault.New(fault.Unavailable, "syncd is stopping"))
+
+// Changes gives a signal soon after a pod or its status changes, until ctx ends; it is closed when the pod is gone.
+func (s *Store) Changes(ctx context.Context, uid string) <-chan struct{} {
+	signal := make(chan struct{}, 1)
+	go func() {
+		defer close(signal)
+		for ctx.Err() == nil && s.changed(ctx, uid, signal) {
+		}
+	}()
+	return signal
+}
+
+// changed passes changes on; it gives true when it should be called again.
+func (s *Store) changed(ctx context.Context, uid string, signal chan<- struct{}) bool {
+	w, err := s.podTable.Watch(0, watchcache.Filter{Match: func(o *watchcache.Object) bool { return o.UID == uid }})
+	if err != nil {
+		return false
+	}
+	defer w.Close()
+	for {
+		if _, there := s.Pod(uid); !there {
+			return false
+		}
+		select {
+		case signal <- struct{}{}:
+		default:
+		}
+		if _, err := w.Next(ctx); err != nil {
+			return fault.Is(err, fault.Expired)
+		}
+	}
+}
