@@ -3,9 +3,12 @@ package runtime
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
@@ -150,4 +153,23 @@ func slicePath(slice string) string {
 		path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
 	}
 	return path
+}
+
+// cgroupMount is where Linux systems have the cgroup file systems.
+const cgroupMount = "/sys/fs/cgroup"
+
+// NewCgroups describes the node's cgroup tree for the runtime's driver.
+func NewCgroups(driver cri.CgroupDriver, root string) Cgroups {
+	_, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers"))
+	return Cgroups{Driver: driver, Root: root, Unified: err == nil, Mount: cgroupMount}
+}
+
+// MachineResources returns the machine's CPUs and memory.
+func MachineResources() v1.ResourceList {
+	list := v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI)}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		list[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
+	}
+	return list
 }

@@ -91,6 +91,7 @@ func (m *Manager) launch(w *worker) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.workers, w.uid)
+		m.deps.Metrics.pods(len(m.workers))
 		if c, again := w.successor(); again && ctx.Err() == nil {
 			m.begin(c)
 		}
@@ -106,6 +107,7 @@ func (m *Manager) begin(c PodChange) {
 		eviction: m.evictions[c.UID], evictSet: true,
 	}
 	m.workers[c.UID] = w
+	m.deps.Metrics.pods(len(m.workers))
 	if m.ctx != nil {
 		m.launch(w)
 	}

@@ -13,10 +13,11 @@ type Metrics struct {
 	starts   prometheus.Counter
 	failures *prometheus.CounterVec
 	orphans  prometheus.Counter
+	workers  prometheus.Gauge
 }
 
-// NewMetrics registers the metrics; pods says how many workers there are.
-func NewMetrics(r prometheus.Registerer, pods func() float64) (*Metrics, error) {
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration of one sync of a pod that did something.", Buckets: prometheus.ExponentialBuckets(0.005, 2.5, 10),
@@ -27,9 +28,9 @@ func NewMetrics(r prometheus.Registerer, pods func() float64) (*Metrics, error) 
 		starts:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_containers_total", Help: "Containers started."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubelet_started_containers_errors_total", Help: "Container starts that failed, by reason."}, []string{"code"}),
 		orphans:  prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods found in the runtime that nobody wants."}),
+		workers:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_running_pods", Help: "Pods that have a worker."}),
 	}
-	running := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_running_pods", Help: "Pods that have a worker."}, pods)
-	for _, c := range []prometheus.Collector{m.sync, m.start, m.starts, m.failures, m.orphans, running} {
+	for _, c := range []prometheus.Collector{m.sync, m.start, m.starts, m.failures, m.orphans, m.workers} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -64,5 +65,11 @@ func (m *Metrics) startFailed(reason string) {
 func (m *Metrics) orphaned() {
 	if m != nil {
 		m.orphans.Inc()
+	}
+}
+
+func (m *Metrics) pods(n int) {
+	if m != nil {
+		m.workers.Set(float64(n))
 	}
 }

@@ -137,6 +137,7 @@ type HintType uint8
 // The types of hints.
 const (
 	HintLook HintType = iota // look at everything
+	HintContainerCreated
 	HintContainerStarted
 	HintContainerDied
 	HintContainerRemoved

@@ -149,6 +149,8 @@ func (v *view) agrees(listed *pod.RuntimePod) bool {
 // knows says whether the view already shows what the hint is about.
 func (v *view) knows(h Hint) bool {
 	switch h.Type {
+	case HintContainerCreated:
+		return v.runtime.Container(h.ID) != nil || v.wasRemoved(h.ID)
 	case HintContainerStarted:
 		c := v.runtime.Container(h.ID)
 		return (c != nil && progress[c.State] >= progress[pod.ContainerRunning]) || v.wasRemoved(h.ID)

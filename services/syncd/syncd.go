@@ -1,0 +1,253 @@
+package syncd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/daemon"
+	"github.com/podplane/podplane/internal/events"
+	"github.com/podplane/podplane/internal/telemetry"
+	"github.com/podplane/podplane/services/syncd/internal/feed"
+	"github.com/podplane/podplane/services/syncd/internal/hosts"
+	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/runtime"
+	"github.com/podplane/podplane/services/syncd/internal/store"
+	"github.com/podplane/podplane/services/syncd/internal/worker"
+)
+
+// Config is syncd's configuration.
+type Config struct {
+	daemon.Config
+	PodLogDir     string   `json:"podLogDir" usage:"directory of the containers' logs"`
+	ManifestDir   string   `json:"manifestDir" usage:"directory of pod manifests to run; empty: none"`
+	MaxPods       int      `json:"maxPods" usage:"pods that the node takes"`
+	CgroupRoot    string   `json:"cgroupRoot" usage:"cgroup below which the pods' cgroups are; empty: the top"`
+	ClusterDomain string   `json:"clusterDomain" usage:"DNS domain of the cluster; empty: none"`
+	ClusterDNS    []string `json:"clusterDNS" usage:"addresses of the cluster's DNS server; empty: pods get the node's"`
+	ResolvConf    string   `json:"resolvConf" usage:"the node's resolver configuration; empty: none"`
+	StartSlots    int      `json:"startSlots" usage:"sandboxes and containers that are started at one time; 0: by the number of CPUs"`
+	PullSlots     int      `json:"pullSlots" usage:"images that are pulled at one time; 0: 6"`
+
+	Resync              time.Duration `json:"resync" usage:"how often all pods are compared with the runtime"`
+	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
+	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
+	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
+}
+
+// DefaultConfig gives the configuration where nothing is set.
+func DefaultConfig() Config {
+	return Config{
+		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, ResolvConf: "/etc/resolv.conf",
+		Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
+	}
+}
+
+// Validate checks the configuration.
+func (c *Config) Validate(path *field.Path) field.ErrorList {
+	list := c.Config.Validate(path)
+	for _, n := range []struct {
+		name         string
+		value, least int64
+	}{
+		{"maxPods", int64(c.MaxPods), 1},
+		{"startSlots", int64(c.StartSlots), 0},
+		{"pullSlots", int64(c.PullSlots), 0},
+		{"containerLogMaxSize", c.ContainerLogMaxSize, 4096},
+		{"containerLogFiles", int64(c.ContainerLogFiles), 2},
+	} {
+		if n.value < n.least {
+			list = append(list, field.Invalid(path.Child(n.name), n.value, fmt.Sprintf("must be at least %d", n.least)))
+		}
+	}
+	if c.Resync < time.Second {
+		list = append(list, field.Invalid(path.Child("resync"), c.Resync.String(), "must be at least 1s"))
+	}
+	if c.MaxRestartDelay < time.Second || c.MaxRestartDelay > 5*time.Minute {
+		list = append(list, field.Invalid(path.Child("maxRestartDelay"), c.MaxRestartDelay.String(), "must be from 1s to 5m"))
+	}
+	if len(c.ClusterDNS) > 0 && c.ClusterDomain == "" {
+		list = append(list, field.Required(path.Child("clusterDomain"), "a cluster DNS server needs a domain"))
+	}
+	return list
+}
+
+// Command makes the command that runs syncd.
+func Command() *cobra.Command {
+	return daemon.Command(daemon.Service[Config]{
+		Name: bus.ServiceSyncd, Short: "Run the pods that are wished for", Defaults: DefaultConfig, Run: Run,
+	})
+}
+
+// Run drives the node's pods until ctx ends.
+func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
+	metrics, err := cri.NewMetrics(deps.Registry)
+	if err != nil {
+		return err
+	}
+	client, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: metrics})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }() // nothing is lost with it
+	return run(ctx, cfg, deps, client)
+}
+
+// Runtime is what syncd needs of a container runtime.
+type Runtime interface {
+	runtime.CRI
+	worker.Observer
+	images.Runtime
+	cri.Health
+}
+
+func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) error {
+	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Log: deps.Log})
+	if err != nil {
+		return err
+	}
+	statuses, err := bus.Open(ctx, deps.Bus, bus.Status)
+	if err != nil {
+		return fmt.Errorf("open the bucket of statuses: %w", err)
+	}
+	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, began: time.Now(), addresses: hosts.NodeAddresses()}
+	n.sink = feed.NewStatus(statuses, deps.Node, feeds.Store, deps.Log)
+	deps.Go("status", n.sink.Run)
+	deps.Go("store", ignoreCanceled(feeds.Run))
+	deps.Go("workers", n.work)
+	deps.Serve()
+	<-ctx.Done()
+	return nil
+}
+
+func ignoreCanceled(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := run(ctx); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	}
+}
+
+// node is the running half of syncd: the workers and what feeds them.
+type node struct {
+	cfg       Config
+	deps      daemon.Deps
+	client    Runtime
+	store     *store.Store
+	sink      *feed.Status
+	began     time.Time
+	addresses []string
+}
+
+// work runs the workers, once the desired pods and the runtime's settings are known.
+func (n *node) work(ctx context.Context) error {
+	select {
+	case <-n.store.Synced():
+	case <-ctx.Done():
+		return nil
+	}
+	manager, err := n.manager(ctx)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	cancel := n.store.Subscribe(func(c store.PodChange) { manager.PodChanged(n.podChange(c)) })
+	defer cancel()
+	cancelObjects := n.store.SubscribeObjects(func(c store.ObjectChange) { manager.ObjectsChanged(c.Namespace) })
+	defer cancelObjects()
+	manager.PodsSynced()
+	feedCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- feed.Run(feedCtx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) }()
+	err = manager.Run(ctx)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+func (n *node) podChange(c store.PodChange) worker.PodChange {
+	status, published := n.store.Status(c.UID)
+	return worker.PodChange{
+		UID: c.UID, Pod: c.Pod, Trace: c.Record.GetTrace().GetTraceparent(), Deleted: c.Deleted, Status: status,
+		Fresh: !published && c.Record.GetStoredAt().AsTime().After(n.began),
+	}
+}
+
+// manager makes the workers' manager with the runtime's settings, for which it waits.
+func (n *node) manager(ctx context.Context) (*worker.Manager, error) {
+	name, driver := n.runtimeSettings(ctx)
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	recorder := podEvents{n.deps.Events}
+	puller := images.New(n.client, n.store, recorder, n.cfg.PullSlots)
+	executor := runtime.New(runtime.Config{
+		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
+		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
+		Cgroups: runtime.NewCgroups(driver, n.cfg.CgroupRoot), Allocatable: runtime.MachineResources(),
+	}, n.client, puller, n.store, recorder)
+	metrics, err := worker.NewMetrics(n.deps.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("register the workers' metrics: %w", err)
+	}
+	return worker.New(worker.Config{
+		Node: n.deps.Node, HostIPs: n.addresses, RuntimeName: name, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
+	}, worker.Deps{
+		Observer: n.client, Starter: executor, Ender: executor, Records: n.store, Sink: n.sink, Events: recorder, Metrics: metrics,
+		Tracer: telemetry.Tracer("syncd"),
+	}, n.deps.Log), nil
+}
+
+// runtimeSettings asks the runtime for its name and its cgroup driver until it answers. One that does not tell its driver uses cgroupfs.
+func (n *node) runtimeSettings(ctx context.Context) (name string, driver cri.CgroupDriver) {
+	pause := 50 * time.Millisecond
+	for said := false; ; said = true {
+		version, err := n.client.Version(ctx)
+		if err == nil {
+			settings, err := n.client.RuntimeConfig(ctx)
+			if err == nil && settings.CgroupDriver != "" {
+				return version.RuntimeName, settings.CgroupDriver
+			}
+			return version.RuntimeName, cri.CgroupDriverCgroupfs
+		}
+		if ctx.Err() != nil {
+			return "", ""
+		}
+		if !said {
+			n.deps.Log.WarnContext(ctx, "waiting for the container runtime", "endpoint", n.cfg.CRIEndpoint, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return "", ""
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// podEvents records Events about pods.
+type podEvents struct{ events *events.Recorder }
+
+// PodEvent records one Event about a pod or one of its containers.
+func (p podEvents) PodEvent(about *v1.Pod, container, eventType, reason, message string) {
+	p.events.Event(events.Pod(about.Namespace, about.Name, string(about.UID), fieldPath(about, container)), eventType, reason, "%s", message)
+}
+
+func fieldPath(p *v1.Pod, container string) string {
+	if container == "" {
+		return ""
+	}
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == container {
+			return "spec.initContainers{" + container + "}"
+		}
+	}
+	return "spec.containers{" + container + "}"
+}
