@@ -6,8 +6,8 @@
 // One goroutine (Run) owns all records. It takes events from the stream, results of relists and results of inspections,
 // compares (package diff), and hands events on; it never calls the runtime itself. A relist lists everything and asks
 // for the status of those pods only that a list shows to be behind: each 60 s beside a working stream, each second
-// without one, at once when the stream is lost or found again, and again a second after a relist that found something
-// which the stream should have told. An event whose payload tells all is published from the payload.
+// without one, and at once when the stream is lost or found again. A relist beside a stream that finds what the stream
+// should have told is followed by others after 1, 2, 4… s, up to the 60 again. An event whose payload tells all is published from the payload.
 //
 // # Guarantees
 //

@@ -48,10 +48,12 @@ func (l *Loop) onList(r *listResult) {
 		l.next = r.end
 	case !l.streaming:
 		l.next = r.end.Add(l.opts.FallbackPeriod)
-	case r.err != nil || missed || l.follow:
-		l.next = r.end.Add(min(settlePeriod, l.opts.Period))
 	default:
-		l.next = r.end.Add(l.opts.Period)
+		l.pace = min(2*l.pace, l.opts.Period)
+		if r.err != nil || missed || l.follow {
+			l.pace = min(settlePeriod, l.opts.Period)
+		}
+		l.next = r.end.Add(l.pace)
 	}
 	l.listAgain = false
 	if r.err == nil {

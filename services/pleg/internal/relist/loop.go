@@ -106,7 +106,8 @@ type Loop struct {
 	waiting   []string
 	inflight  map[string]time.Time
 	streaming bool
-	follow    bool // relist again soon, also beside a working stream
+	follow    bool          // relist again soon, also beside a working stream
+	pace      time.Duration // before the next relist beside a working stream: grows while relists find nothing
 	listing   bool
 	listAgain bool
 	listErr   error
