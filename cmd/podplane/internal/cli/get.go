@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/podplane/podplane/cmd/podplane/internal/rest"
+)
+
+// objectList is a list of any kind, with its items as they came.
+type objectList struct {
+	metav1.TypeMeta `json:",inline"`
+	Items           []json.RawMessage `json:"items"`
+}
+
+func getCommand(e *env) *cobra.Command {
+	var (
+		output, labels, fields string
+		all, watch             bool
+	)
+	cmd := &cobra.Command{
+		Use:   "get RESOURCE [NAME]",
+		Short: "Show pods, nodes, events, configmaps or secrets",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := e.client()
+			if err != nil {
+				return err
+			}
+			r, err := rest.ResourceByName(args[0])
+			if err != nil {
+				return err
+			}
+			ns := e.namespace
+			if all {
+				ns = ""
+			}
+			req := rest.Request{Method: http.MethodGet, Path: r.Path(ns), Query: url.Values{}}
+			if labels != "" {
+				req.Query.Set("labelSelector", labels)
+			}
+			if fields != "" {
+				req.Query.Set("fieldSelector", fields)
+			}
+			switch {
+			case watch && len(args) == 2:
+				return fmt.Errorf("--watch takes no name; use --field-selector metadata.name=%s", args[1])
+			case watch:
+				req.Query.Set("watch", "true")
+				body, err := c.Stream(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				return printWatch(cmd, r, body, output)
+			case len(args) == 2:
+				req.Path = r.ObjectPath(ns, args[1])
+			}
+			data, err := c.Do(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return printObjects(cmd.OutOrStdout(), r, data, output, len(args) == 2)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&output, "output", "o", "", "json, yaml, name or wide; empty: a table")
+	f.StringVarP(&labels, "selector", "l", "", "label selector, such as app=web")
+	f.StringVar(&fields, "field-selector", "", "field selector, such as status.phase=Running")
+	f.BoolVarP(&all, "all-namespaces", "A", false, "all namespaces")
+	f.BoolVarP(&watch, "watch", "w", false, "show changes as they come")
+	return cmd
+}
+
+// printObjects prints one object or a list in the wanted form.
+func printObjects(w io.Writer, r rest.Resource, data []byte, output string, single bool) error {
+	switch output {
+	case "json":
+		var buf bytes.Buffer
+		if err := json.Indent(&buf, bytes.TrimSpace(data), "", "  "); err != nil {
+			return fmt.Errorf("answer is not JSON: %w", err)
+		}
+		_, err := fmt.Fprintln(w, buf.String())
+		return err
+	case "yaml":
+		out, err := yaml.JSONToYAML(data)
+		if err != nil {
+			return fmt.Errorf("answer is not JSON: %w", err)
+		}
+		_, err = w.Write(out)
+		return err
+	case "", "wide", "name":
+	default:
+		return fmt.Errorf("--output %q: want json, yaml, name or wide", output)
+	}
+	items := []json.RawMessage{data}
+	if !single {
+		var l objectList
+		if err := json.Unmarshal(data, &l); err != nil {
+			return fmt.Errorf("decode list of %s: %w", r.Plural, err)
+		}
+		items = l.Items
+	}
+	if len(items) == 0 {
+		_, err := fmt.Fprintf(w, "no %s\n", r.Plural)
+		return err
+	}
+	return printTable(w, r, items, output, time.Now())
+}
+
+// printWatch prints a line for each change until the stream or the user ends it.
+func printWatch(cmd *cobra.Command, r rest.Resource, body io.ReadCloser, output string) error {
+	defer func() { _ = body.Close() }()
+	dec := json.NewDecoder(body)
+	for {
+		var ev struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		if err := dec.Decode(&ev); err != nil {
+			if cmd.Context().Err() != nil || err == io.EOF {
+				return nil
+			}
+			return fmt.Errorf("read watch of %s: %w", r.Plural, err)
+		}
+		if ev.Type == "ERROR" {
+			var st metav1.Status
+			_ = json.Unmarshal(ev.Object, &st)
+			return fmt.Errorf("watch of %s ended: %s", r.Plural, st.Message)
+		}
+		if output == "json" {
+			fmt.Fprintf(cmd.OutOrStdout(), "{\"type\":%q,\"object\":%s}\n", ev.Type, bytes.TrimSpace(ev.Object))
+			continue
+		}
+		row, err := rowOf(r, ev.Object, output == "wide", time.Now())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%-9s", ev.Type)
+		for _, cell := range row {
+			fmt.Fprintf(cmd.OutOrStdout(), " %-18s", cell)
+		}
+		fmt.Fprintln(cmd.OutOrStdout())
+	}
+}
