@@ -1,0 +1,114 @@
+// Package up runs a whole Podplane on this host: a runtime of its own unless
+// one is named, a bus of its own unless one is named, and the six services,
+// each a child process of the same binary.
+//
+// What it starts it also stops, in reverse order, except the runtime: that one
+// drains the containers' log pipes, so it stays as long as pods do
+// (docs/decisions/0005).
+package up
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Config says where everything is. The zero value is not usable; see Default.
+type Config struct {
+	// Node is the node's name, a DNS-1123 subdomain.
+	Node string
+	// Root is where state lives that outlives a restart of the host.
+	Root string
+	// RunDir is where sockets, keys and process ids live.
+	RunDir string
+	// Listen is gateway's host:port; port 0 takes a free one.
+	Listen string
+	// NATSURL names a bus to use; empty: one of our own.
+	NATSURL string
+	// NATSListen is the host:port of our own bus; port 0 takes a free one.
+	NATSListen string
+	// CRIEndpoint names a runtime to use, such as
+	// "unix:///run/containerd/containerd.sock"; empty: one of our own.
+	CRIEndpoint string
+	// ManifestDir is the directory whose pods run as long as their files are there.
+	ManifestDir string
+	// PodLogDir is where the runtime writes the containers' logs.
+	PodLogDir string
+	// CgroupRoot is the cgroup below which pods run.
+	CgroupRoot string
+	LogLevel   string
+	LogFormat  string
+	// StopTimeout bounds the stop of each child.
+	StopTimeout time.Duration
+}
+
+// Default is what `podplane up` does without flags.
+func Default() Config {
+	node, err := os.Hostname()
+	if err != nil {
+		node = "localhost"
+	}
+	return Config{
+		Node: strings.ToLower(node), Root: "/var/lib/podplane", RunDir: "/run/podplane",
+		Listen: "127.0.0.1:8080", NATSListen: "127.0.0.1:4222",
+		NATSURL: os.Getenv("NATS_URL"), CRIEndpoint: os.Getenv("CRI_ENDPOINT"),
+		ManifestDir: "/etc/podplane/manifests", PodLogDir: "/var/log/pods",
+		CgroupRoot: "/", LogLevel: "info", LogFormat: "text", StopTimeout: 10 * time.Second,
+	}
+}
+
+// Validate says what is wrong, by flag.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Node == "" {
+		errs = append(errs, errors.New("--node: must not be empty"))
+	}
+	for _, d := range []struct{ flag, value string }{
+		{"--root", c.Root},
+		{"--run-dir", c.RunDir},
+		{"--pod-log-dir", c.PodLogDir},
+	} {
+		if !filepath.IsAbs(d.value) {
+			errs = append(errs, fmt.Errorf("%s %q: want an absolute path", d.flag, d.value))
+		}
+	}
+	if c.ManifestDir != "" && !filepath.IsAbs(c.ManifestDir) {
+		errs = append(errs, fmt.Errorf("--manifest-dir %q: want an absolute path, or nothing for none", c.ManifestDir))
+	}
+	for _, l := range []struct{ flag, value string }{{"--listen", c.Listen}, {"--nats-listen", c.NATSListen}} {
+		if _, _, err := net.SplitHostPort(l.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: want host:port: %w", l.flag, l.value, err))
+		}
+	}
+	if c.CRIEndpoint != "" && !strings.HasPrefix(c.CRIEndpoint, "unix:///") {
+		errs = append(errs, fmt.Errorf("--cri-endpoint %q: want unix:///path/of/the/socket", c.CRIEndpoint))
+	}
+	return errors.Join(errs...)
+}
+
+// withPorts replaces ports 0 by free ones, so that a child that is started
+// again comes back at the address that others know.
+func (c Config) withPorts() (Config, error) {
+	var err error
+	if c.Listen, err = freePort(c.Listen); err != nil {
+		return c, fmt.Errorf("--listen: %w", err)
+	}
+	if c.NATSListen, err = freePort(c.NATSListen); err != nil {
+		return c, fmt.Errorf("--nats-listen: %w", err)
+	}
+	return c, nil
+}
+
+// freePort checks that addr can be listened on, and fills port 0 in.
+func freePort(addr string) (string, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", fmt.Errorf("listen on %s: %w; is another program using it? choose another address with the flag", addr, err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String(), nil
+}

@@ -1,0 +1,116 @@
+// Command bench measures Podplane beside the bare CRI calls that any node agent
+// has to make (the floor), on a runtime of its own, and prints the ratios.
+//
+// Floor and Podplane run in turn, A B A B, because the speed of a shared host
+// drifts; what is reported are medians of the ratios of such pairs. Times are
+// taken by one clock: the runtime's own start and exit times.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/hostruntime"
+	"github.com/podplane/podplane/test/harness"
+)
+
+// processNames are what is measured: everything that `podplane up` starts, and itself.
+var processNames = append([]string{"up", "nats"}, harness.Services...)
+
+type options struct {
+	out    string
+	rounds int
+	exits  int
+	rest   time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "out", "bench.json", "where to write the figures as JSON")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of floor and Podplane in turn")
+	flag.IntVar(&o.exits, "exits", 30, "containers whose exit is measured")
+	flag.DurationVar(&o.rest, "rest", time.Minute, "how long CPU time at rest is measured")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	local, err := harness.FindUp(".local")
+	if err != nil {
+		return fmt.Errorf("%w: run `make runtime images build` first", err)
+	}
+	dir, err := os.MkdirTemp("", "podplane-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	rc := hostruntime.DefaultConfig(local)
+	rc.Root = filepath.Join(dir, "containerd")
+	rc.State = fmt.Sprintf("/run/ppbench%d", os.Getpid())
+	rc.Bridge = fmt.Sprintf("ppb%d", os.Getpid())
+	rc.PodCIDR = "10.189.0.0/16"
+	rt, err := hostruntime.Start(ctx, rc)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+		defer cancel()
+		_ = rt.Close()
+		if perr := hostruntime.Purge(cctx, rc); perr != nil && err == nil {
+			err = perr
+		}
+	}()
+	return measure(ctx, o, dir, rt.Endpoint())
+}
+
+func measure(ctx context.Context, o options, dir, endpoint string) (err error) {
+	client, err := cri.Dial(ctx, endpoint, cri.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	cgroup := fmt.Sprintf("/podplane-bench-%d", os.Getpid())
+	stack, err := harness.New(harness.Options{
+		CRIEndpoint: endpoint, Node: "bench", Root: filepath.Join(dir, "podplane"), CgroupRoot: cgroup,
+	})
+	if err != nil {
+		return err
+	}
+	if err := stack.Start(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+		defer cancel()
+		if cerr := stack.Close(cctx); cerr != nil && err == nil {
+			err = cerr
+		}
+		removeCgroup(filepath.Join(cgroup, "floor"))
+		removeCgroup(cgroup)
+	}()
+	b := &bench{
+		o: o, report: newReport(version(ctx, stack)),
+		floor:   &floor{cri: client, image: hostruntime.DemoImage, logs: filepath.Join(dir, "floor-logs"), cgroupRoot: cgroup},
+		subject: &subject{stack: stack, cri: client, image: hostruntime.DemoImage},
+	}
+	if err := b.all(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, stack.Logs())
+	}
+	if err := b.report.writeJSON(o.out); err != nil {
+		return err
+	}
+	return b.report.print(os.Stdout)
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is all that was measured in one run.
+type Report struct {
+	Time    time.Time `json:"time"`
+	Version string    `json:"version"`
+	Kernel  string    `json:"kernel"`
+	CPUs    int       `json:"cpus"`
+	// Starts by number of pods.
+	Starts []Start `json:"starts"`
+	// ExitToEvent: from the runtime's exit time until a follower of the journal has the event, ms.
+	ExitToEvent Summary `json:"exitToEventMs"`
+	// ExitToRestart: from the runtime's exit time to the next instance's start time, ms.
+	ExitToRestart Restart `json:"exitToRestartMs"`
+	// ApplyTo201 is the time of the POST, ms.
+	ApplyTo201 Summary `json:"applyTo201Ms"`
+	Memory     []Usage `json:"memory"`
+	CPU        []Rest  `json:"cpu"`
+}
+
+// Start compares the start of n pods with the floor, both in ms.
+type Start struct {
+	Pods             int     `json:"pods"`
+	FloorParallelism int     `json:"floorParallelism"`
+	Floor            Summary `json:"floorMs"`
+	Podplane         Summary `json:"podplaneMs"`
+	// Ratio is of the pairs that ran in turn.
+	Ratio Summary `json:"ratio"`
+}
+
+// Restart compares a restart with the bare create and start calls.
+type Restart struct {
+	Floor    Summary `json:"floorMs"`
+	Podplane Summary `json:"podplaneMs"`
+	Ratio    Summary `json:"ratio"`
+}
+
+// Usage is the memory of each process with so many pods.
+type Usage struct {
+	Pods      int               `json:"pods"`
+	Processes map[string]Memory `json:"processes"`
+	Total     Memory            `json:"total"`
+}
+
+// Rest is the CPU time of each process at rest with so many pods, in seconds per minute.
+type Rest struct {
+	Pods      int                `json:"pods"`
+	Window    float64            `json:"windowSeconds"`
+	Processes map[string]float64 `json:"processes"`
+	Total     float64            `json:"total"`
+}
+
+func newReport(version string) *Report {
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	return &Report{
+		Time: time.Now().UTC(), Version: version,
+		Kernel: strings.TrimSpace(string(kernel)), CPUs: runtime.NumCPU(),
+	}
+}
+
+func (r *Report) writeJSON(file string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(data, '\n'), 0o644)
+}
+
+func (r *Report) print(w io.Writer) error {
+	fmt.Fprintf(w, "\n%s, Linux %s, %d CPUs; medians, floor and Podplane in turn\n\n", r.Version, r.Kernel, r.CPUs)
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "start of\tfloor\tparallel\tPodplane\tratio\t(min .. max)")
+	for _, s := range r.Starts {
+		fmt.Fprintf(tw, "%d pods\t%.0f ms\t%d\t%.0f ms\t%.2f\t(%.2f .. %.2f)\n",
+			s.Pods, s.Floor.P50, s.FloorParallelism, s.Podplane.P50, s.Ratio.P50, s.Ratio.Min, s.Ratio.Max)
+	}
+	fmt.Fprintln(tw)
+	fmt.Fprintln(tw, "what\tp50\tp99\tn")
+	fmt.Fprintf(tw, "container exit to the event at a follower\t%.1f ms\t%.1f ms\t%d\n", r.ExitToEvent.P50, r.ExitToEvent.P99, r.ExitToEvent.N)
+	x := r.ExitToRestart
+	fmt.Fprintf(tw, "container exit to the restarted container\t%.1f ms\t%.1f ms\t%d\n", x.Podplane.P50, x.Podplane.P99, x.Podplane.N)
+	fmt.Fprintf(tw, "  bare create and start (floor)\t%.1f ms\t%.1f ms\t%d\n", x.Floor.P50, x.Floor.P99, x.Floor.N)
+	fmt.Fprintf(tw, "  ratio\t%.2f\t\t\n", x.Ratio.P50)
+	fmt.Fprintf(tw, "apply to 201\t%.1f ms\t%.1f ms\t%d\n", r.ApplyTo201.P50, r.ApplyTo201.P99, r.ApplyTo201.N)
+	fmt.Fprintln(tw)
+	for _, u := range r.Memory {
+		fmt.Fprintf(tw, "memory, %d pods\tRSS\tPSS\n", u.Pods)
+		for _, name := range processNames {
+			fmt.Fprintf(tw, "  %s\t%.1f MiB\t%.1f MiB\n", name, u.Processes[name].RSS, u.Processes[name].PSS)
+		}
+		fmt.Fprintf(tw, "  together\t%.1f MiB\t%.1f MiB\n", u.Total.RSS, u.Total.PSS)
+	}
+	fmt.Fprintln(tw)
+	for _, c := range r.CPU {
+		fmt.Fprintf(tw, "CPU at rest, %d pods\tseconds per minute\n", c.Pods)
+		for _, name := range processNames {
+			fmt.Fprintf(tw, "  %s\t%.2f\n", name, c.Processes[name])
+		}
+		fmt.Fprintf(tw, "  together\t%.2f\n", c.Total)
+	}
+	return tw.Flush()
+}
