@@ -72,7 +72,7 @@ func (f *floor) startPod(ctx context.Context, p *floorPod) error {
 
 func (f *floor) startContainer(ctx context.Context, p *floorPod, attempt uint32) error {
 	id, err := f.cri.CreateContainer(ctx, p.sandbox, &cri.ContainerConfig{
-		Name: "app", Attempt: attempt, Image: cri.ImageSpec{Image: f.image}, Args: []string{"sleep"},
+		Name: "app", Attempt: attempt, Image: cri.ImageSpec{Image: f.image}, Args: []string{"sleep", "forever"},
 		LogPath: fmt.Sprintf("app/%d.log", attempt), Labels: map[string]string{pod.LabelPodUID: p.config.UID},
 	}, p.config)
 	if err != nil {

@@ -47,7 +47,7 @@ func (s *subject) start(ctx context.Context, n int) (took time.Duration, posts [
 	for i := range n {
 		g.Go(func() error {
 			at := time.Now()
-			_, err := s.stack.Apply(gctx, namespace, s.manifest(i, "Always", "sleep"))
+			_, err := s.stack.Apply(gctx, namespace, s.manifest(i, "Always", "sleep, forever"))
 			posts[i] = time.Since(at)
 			return err
 		})
