@@ -348,3 +348,16 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// Hold stops a service, or "nats", with SIGSTOP, so that it is away and is not
+// started again, until the returned function lets it go on.
+func (s *Stack) Hold(name string) (release func() error, err error) {
+	pid, err := s.PID(name)
+	if err != nil {
+		return nil, fmt.Errorf("find process of %s: %w", name, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return nil, fmt.Errorf("stop %s (process %d): %w", name, pid, err)
+	}
+	return func() error { return syscall.Kill(pid, syscall.SIGCONT) }, nil
+}

@@ -30,6 +30,7 @@ type stack struct {
 	self     string
 	runtime  *ownRuntime
 	lock     *lock
+	ownBus   bool
 	sup      *supervise.Supervisor
 	forks    context.CancelFunc
 	children []*child

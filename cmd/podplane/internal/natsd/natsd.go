@@ -1,0 +1,82 @@
+// Package natsd is `podplane nats`: the bus of a host that has none.
+//
+// It runs nats-server with JetStream in a process of its own, so that the
+// services outlive it and it outlives them. Its records are on disk before
+// they are acknowledged.
+package natsd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podplane/podplane/internal/bus/embedded"
+)
+
+// stopTimeout bounds the orderly stop.
+const stopTimeout = 5 * time.Second
+
+// gcPercent trades some CPU time for memory: the server's heap is small and
+// lives long.
+const gcPercent = 50
+
+type options struct {
+	listen, store, keys, node string
+}
+
+// Command is `podplane nats`.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "nats",
+		Short: "Run the bus: nats-server with JetStream on disk",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return run(ctx, o, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:4222", "loopback host:port to listen on")
+	f.StringVar(&o.store, "store-dir", "/var/lib/podplane/nats", "where the streams are kept")
+	f.StringVar(&o.keys, "keys-dir", "", "where the services' keys are kept, made where missing; empty: no authentication")
+	f.StringVar(&o.node, "node", "", "let services write the records of this node only; empty: of every node")
+	return cmd
+}
+
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	host, portText, err := net.SplitHostPort(o.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %q: want host:port: %w", o.listen, err)
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return fmt.Errorf("--listen %q: port: %w", o.listen, err)
+	}
+	debug.SetGCPercent(gcPercent)
+	opts := embedded.Options{StoreDir: filepath.Clean(o.store), Host: host, Port: port, Name: "podplane-" + o.node, Logger: log}
+	if o.keys != "" {
+		if opts.Users, err = embedded.ServiceUsers(o.keys, o.node); err != nil {
+			return fmt.Errorf("read the services' keys: %w", err)
+		}
+	}
+	s, err := embedded.Start(ctx, opts)
+	if err != nil {
+		return err
+	}
+	log.Info("bus is ready", "url", s.ClientURL(), "store", opts.StoreDir)
+	<-ctx.Done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return s.Shutdown(ctx)
+}

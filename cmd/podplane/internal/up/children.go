@@ -1,0 +1,52 @@
+package up
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/podplane/podplane/internal/bus/embedded"
+)
+
+// keysDir holds the services' keys for the bus, readable by root only.
+func keysDir(c Config) string { return filepath.Join(c.RunDir, "keys") }
+
+// startBus starts a bus unless one is named, with a key for each service.
+func (s *stack) startBus() error {
+	if s.cfg.NATSURL != "" {
+		s.say("  bus       %s, as named\n", s.cfg.NATSURL)
+		return nil
+	}
+	// The keys are there before the server and the services start, so that
+	// none of them waits for another.
+	if _, err := embedded.ServiceUsers(keysDir(s.cfg), s.cfg.Node); err != nil {
+		return fmt.Errorf("make the services' keys: %w", err)
+	}
+	s.cfg.NATSURL = "nats://" + s.cfg.NATSListen
+	s.ownBus = true
+	s.keep("nats", []string{
+		"nats", "--listen", s.cfg.NATSListen, "--store-dir", filepath.Join(s.cfg.Root, "nats"),
+		"--keys-dir", keysDir(s.cfg), "--node", s.cfg.Node,
+	})
+	s.say("  bus       %s, on disk in %s\n", s.cfg.NATSURL, filepath.Join(s.cfg.Root, "nats"))
+	return nil
+}
+
+// serviceArgs are the arguments of a service: what all share, then its own.
+func (s *stack) serviceArgs(name string) []string {
+	c := s.cfg
+	args := []string{
+		name, "--node", c.Node, "--root", c.Root, "--run-dir", c.RunDir,
+		"--nats-url", c.NATSURL, "--cri-endpoint", c.CRIEndpoint,
+		"--log-level", c.LogLevel, "--log-format", c.LogFormat,
+	}
+	if s.ownBus {
+		args = append(args, "--nats-nkey-seed", embedded.SeedFile(keysDir(c), name))
+	}
+	switch name {
+	case "gateway":
+		args = append(args, "--listen", c.Listen)
+	case "syncd":
+		args = append(args, "--manifest-dir", c.ManifestDir, "--pod-log-dir", c.PodLogDir, "--cgroup-root", c.CgroupRoot)
+	}
+	return args
+}

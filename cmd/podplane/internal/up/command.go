@@ -1,0 +1,66 @@
+package up
+
+import (
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Commands are `podplane up` and `podplane down`.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{upCommand(), downCommand()}
+}
+
+func upCommand() *cobra.Command {
+	cfg := Default()
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run Podplane on this host: runtime, bus and the six services",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return Run(ctx, cfg, cmd.OutOrStdout())
+		},
+	}
+	hostFlags(cmd, &cfg)
+	f := cmd.Flags()
+	f.StringVar(&cfg.Listen, "listen", cfg.Listen, "loopback host:port of the REST API; port 0: a free one")
+	f.StringVar(&cfg.NATSListen, "nats-listen", cfg.NATSListen, "loopback host:port of our own bus; port 0: a free one")
+	f.StringVar(&cfg.ManifestDir, "manifest-dir", cfg.ManifestDir, "run the pods of this directory's manifests; empty: none")
+	return cmd
+}
+
+func downCommand() *cobra.Command {
+	cfg := Default()
+	var pods bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop Podplane; pods go on running unless --pods is given",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return Down(ctx, cfg, pods, cmd.OutOrStdout())
+		},
+	}
+	hostFlags(cmd, &cfg)
+	cmd.Flags().BoolVar(&pods, "pods", false, "remove every pod, and the runtime if it is our own")
+	return cmd
+}
+
+// hostFlags are what up and down have to agree on.
+func hostFlags(cmd *cobra.Command, cfg *Config) {
+	cmd.SilenceUsage = true
+	f := cmd.Flags()
+	f.StringVar(&cfg.Node, "node", cfg.Node, "this node's name")
+	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of what outlives a restart")
+	f.StringVar(&cfg.RunDir, "run-dir", cfg.RunDir, "directory of sockets, keys and process ids")
+	f.StringVar(&cfg.NATSURL, "nats-url", cfg.NATSURL, "use this bus (environment: NATS_URL); empty: one of our own")
+	f.StringVar(&cfg.CRIEndpoint, "cri-endpoint", cfg.CRIEndpoint, "use this runtime, unix:///path (environment: CRI_ENDPOINT); empty: one of our own")
+	f.StringVar(&cfg.PodLogDir, "pod-log-dir", cfg.PodLogDir, "directory of the containers' logs")
+	f.StringVar(&cfg.CgroupRoot, "cgroup-root", cfg.CgroupRoot, "cgroup below which pods run")
+	f.StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
+	f.StringVar(&cfg.LogFormat, "log-format", cfg.LogFormat, "text or json")
+}
