@@ -19,17 +19,19 @@ var shared struct {
 	err     error
 }
 
-// Main runs the tests of a package and exits. Afterwards it removes the shared runtime, if a test asked for it, and fails if
-// goroutines are left.
-func Main(m *testing.M) {
+// Main runs the tests of a package and exits. Afterwards it calls the given functions, which end what tests shared, removes the
+// shared runtime, if a test asked for it, and fails if one of these fails or goroutines are left.
+func Main(m *testing.M, after ...func() error) {
 	if config := os.Getenv(reaperVariable); config != "" {
 		os.Exit(reap(config))
 	}
 	shared.enabled = true
 	code := m.Run()
-	if err := closeShared(); err != nil {
-		fmt.Fprintln(os.Stderr, "testkit:", err)
-		code = max(code, 1)
+	for _, end := range append(after, closeShared) {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, "testkit:", err)
+			code = max(code, 1)
+		}
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/podplane/podplane/internal/testkit"
 	"github.com/podplane/podplane/test/harness"
 )
 
@@ -155,8 +156,8 @@ func deleteUntilAccepted(ctx context.Context, s *harness.Stack, namespace, name 
 // TestRuntimeRestarts stops containerd under running pods and starts it again:
 // the pods keep running, none is reported dead, RuntimeReady goes False and back.
 func TestRuntimeRestarts(t *testing.T) {
-	s, ctx := newStack(t), testContext(t)
-	rt := ownRuntime(t, s)
+	node := testkit.NewNode(t)
+	s, ctx := newStackOn(t, node), testContext(t)
 	if _, err := s.Apply(ctx, ns(t), manifest("survivor", survivor)); err != nil {
 		t.Fatal(err)
 	}
@@ -165,12 +166,12 @@ func TestRuntimeRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := remember(p)
-	rt.stop(t)
+	node.Stop(t)
 	eventually(t, ctx, "RuntimeReady is False", func() bool { return condition(t, s, "RuntimeReady") == "False" })
 	if p, err := s.Pod(ctx, ns(t), "survivor"); err != nil || p.Status.Phase != corev1.PodRunning || p.Status.ContainerStatuses[0].State.Running == nil {
 		t.Errorf("pod while the runtime is away: %+v, %v; want it Running", p, err)
 	}
-	rt.start(t)
+	node.Restart(t)
 	eventually(t, ctx, "RuntimeReady is True", func() bool { return condition(t, s, "RuntimeReady") == "True" })
 	wantSame(t, ctx, s, "survivor", want)
 	if _, err := s.Apply(ctx, ns(t), manifest("fresh", survivor)); err != nil {

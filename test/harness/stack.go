@@ -288,6 +288,7 @@ func (s *Stack) Logs() string {
 
 // Close removes every pod, ends everything and removes the stack's directories.
 func (s *Stack) Close(ctx context.Context) error {
+	client.CloseIdleConnections()
 	var errs []error
 	if err := s.Stop(ctx); err != nil {
 		errs = append(errs, err)
