@@ -23,6 +23,7 @@ type exchangeKey struct{}
 type exchange struct {
 	method        string
 	watch, follow bool
+	contentType   string // of a stream that has not said anything yet
 
 	err         error // why a stream broke
 	quiet       bool  // it ends because the gateway stops
@@ -49,7 +50,10 @@ func (x *exchange) fail(err error, stopping bool) {
 // exchanging gives each API request its exchange, its time limit and a writer that knows how a stream's error is told.
 func exchanging(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{method: r.Method, watch: isTrue(r, "watch"), follow: isTrue(r, "follow")}
+		x := &exchange{method: r.Method, watch: isTrue(r, "watch"), follow: isTrue(r, "follow"), contentType: jsonType}
+		if isLog(r) {
+			x.contentType = textType
+		}
 		ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 		var cancel context.CancelFunc
 		if x.streams() {

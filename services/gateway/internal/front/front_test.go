@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/rpc"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
@@ -389,6 +390,70 @@ func TestWatchIsFlushedAndBreaksWithAnErrorEvent(t *testing.T) {
 	}
 	if got.GetLabelSelector() != "a=b" || got.GetFieldSelector() != "x" || got.GetResourceVersion() != "7" || !got.GetAllowWatchBookmarks() || got.GetTimeoutSeconds() != 9 || !got.GetWatch() {
 		t.Errorf("arguments %v", got)
+	}
+}
+
+func TestWatchStandsBeforeAnythingHappens(t *testing.T) {
+	quiet := make(chan struct{})
+	h := newFront(t, &backend{
+		list: func(_ *podplanev1.ListRequest, s bodyStream) error {
+			if err := s.SendHeader(nil); err != nil {
+				return err
+			}
+			<-quiet
+			return fault.New(fault.Expired, "too slow")
+		},
+		log: func(_ *podplanev1.PodLogRequest, s bodyStream) error {
+			if err := s.SendHeader(nil); err != nil {
+				return err
+			}
+			<-quiet
+			return nil
+		},
+	})
+	watch, log := open(t, h, pods+"?watch=true"), open(t, h, pods+"/a/log?follow=true")
+	if watch.StatusCode != 200 || watch.Header.Get("Content-Type") != "application/json" || log.StatusCode != 200 || log.Header.Get("Content-Type") != "text/plain" {
+		t.Errorf("watch %d %v, log %d %v", watch.StatusCode, watch.Header, log.StatusCode, log.Header)
+	}
+	close(quiet)
+	if body, err := io.ReadAll(watch.Body); err != nil || !strings.HasPrefix(string(body), `{"type":"ERROR"`) || strings.Count(string(body), "\n") != 1 {
+		t.Errorf("watch %q %v", body, err)
+	}
+	if body, err := io.ReadAll(log.Body); err != nil || len(body) != 0 {
+		t.Errorf("log %q %v", body, err)
+	}
+}
+
+func TestStoppingEndsWatchesQuietly(t *testing.T) {
+	h := newFront(t, &backend{list: func(_ *podplanev1.ListRequest, s bodyStream) error {
+		if err := s.Send(chunk("application/json", "{}\n")); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		return s.Context().Err()
+	}})
+	lis := listen(t)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- daemon.ServeHTTP(ctx, &http.Server{Handler: h}, lis, 10*time.Second) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+lis.Addr().String()+pods+"?watch=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	begin := time.Now()
+	stop()
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "{}\n" {
+		t.Errorf("the watch ended with %q %v", body, err)
+	}
+	if err := <-served; err != nil || time.Since(begin) > 5*time.Second {
+		t.Errorf("stopping took %v: %v", time.Since(begin), err)
 	}
 }
 

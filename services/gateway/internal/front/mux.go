@@ -28,7 +28,7 @@ func newMux(ctx context.Context, conn func(service string) grpc.ClientConnInterf
 		runtime.WithErrorHandler(handleError),
 		runtime.WithStreamErrorHandler(handleStreamError),
 		runtime.WithRoutingErrorHandler(handleRoutingError),
-		runtime.WithForwardResponseOption(created),
+		runtime.WithForwardResponseOption(begin),
 		runtime.WithIncomingHeaderMatcher(incomingHeader),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
@@ -98,10 +98,26 @@ func handleRoutingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marsha
 	}
 }
 
-// created answers a POST with 201.
-func created(ctx context.Context, w http.ResponseWriter, msg proto.Message) error {
-	if x := exchangeOf(ctx); x != nil && x.method == http.MethodPost && msg != nil {
-		w.WriteHeader(http.StatusCreated)
+// begin answers a POST with 201, and begins the answer of a stream as soon as the service has accepted it, so that a client knows that its
+// watch stands before anything happens. A service that refuses sends no headers of its own.
+func begin(ctx context.Context, w http.ResponseWriter, msg proto.Message) error {
+	x := exchangeOf(ctx)
+	if x == nil {
+		return nil
+	}
+	if msg != nil {
+		if x.method == http.MethodPost {
+			w.WriteHeader(http.StatusCreated)
+		}
+		return nil
+	}
+	if md, ok := runtime.ServerMetadataFromContext(ctx); !ok || md.HeaderMD == nil || !x.streams() {
+		return nil
+	}
+	w.Header().Set("Content-Type", x.contentType)
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return fmt.Errorf("begin the stream: %w", err)
 	}
 	return nil
 }

@@ -58,13 +58,15 @@ func bodyType(header string) (string, bool) {
 	return known, ok
 }
 
+// isLog says whether a container's log is asked for.
+func isLog(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/log") }
+
 // acceptable says whether JSON, or for a log plain text, is among what the client takes. kubectl asks for tables first and takes JSON too.
 func acceptable(r *http.Request) bool {
 	header := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.TrimSpace(header) == "" {
 		return true
 	}
-	isLog := strings.HasSuffix(r.URL.Path, "/log")
 	for item := range strings.SplitSeq(header, ",") {
 		given, params, err := mime.ParseMediaType(strings.TrimSpace(item))
 		if err != nil || params["as"] != "" || zero(params["q"]) {
@@ -74,7 +76,7 @@ func acceptable(r *http.Request) bool {
 		case "*/*", "application/*", jsonType:
 			return true
 		case "text/*", "text/plain":
-			if isLog {
+			if isLog(r) {
 				return true
 			}
 		}

@@ -10,7 +10,10 @@ import (
 	"github.com/podplane/podplane/internal/fault"
 )
 
-const jsonType = "application/json"
+const (
+	jsonType = "application/json"
+	textType = "text/plain"
+)
 
 // statusOf makes the Status of an error that a service or grpc-gateway itself returned.
 func statusOf(err error) metav1.Status { return fault.ToStatus(fault.FromGRPC(err)) }
