@@ -49,16 +49,16 @@ func (l *Loop) onList(r *listResult) {
 	case !l.streaming:
 		l.next = r.end.Add(l.opts.FallbackPeriod)
 	default:
-		l.pace = min(2*l.pace, l.opts.Period)
+		l.pace = min(max(2*l.pace, settlePeriod), l.opts.Period)
 		if r.err != nil || missed || l.follow {
 			l.pace = min(settlePeriod, l.opts.Period)
 		}
 		l.next = r.end.Add(l.pace)
 	}
-	l.listAgain = false
-	if r.err == nil {
+	if r.err == nil && !l.listAgain {
 		l.follow = false
 	}
+	l.listAgain = false
 }
 
 // noteListError logs the first of a series of failures and its end.

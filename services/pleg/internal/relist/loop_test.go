@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,25 +19,52 @@ import (
 	"github.com/podplane/podplane/services/pleg/internal/relist"
 )
 
-// sink records what was published. It is used by the loop's goroutine while the test waits.
+// sink records what was published.
 type sink struct {
 	start  time.Time
+	mu     sync.Mutex
 	events []diff.Event
 	times  []time.Duration
 	full   bool
 }
 
-func (s *sink) Room() bool { return !s.full }
+func (s *sink) Room() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.full
+}
+
+func (s *sink) setFull(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = full
+}
+
+// seen returns the events so far and when each was published.
+func (s *sink) seen() ([]diff.Event, []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events, s.times
+}
 
 func (s *sink) Publish(events []diff.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, e := range events {
 		s.events = append(s.events, e)
 		s.times = append(s.times, time.Since(s.start))
 	}
 }
 
+func (s *sink) empty() bool {
+	events, _ := s.seen()
+	return len(events) == 0
+}
+
 // lines returns "type object" of the events since the last call.
 func (s *sink) lines() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	lines := make([]string, 0, len(s.events))
 	for _, e := range s.events {
 		lines = append(lines, e.Type.String()+" "+e.Object.ID)
@@ -54,10 +82,25 @@ func (s *sink) expect(t *testing.T, want ...string) {
 
 type fixture struct {
 	*crifake.Runtime
-	t     *testing.T
-	out   *sink
+	t   *testing.T
+	out *sink
+
+	mu    sync.Mutex
 	stuck []relist.Stuck
 	down  []error
+}
+
+func (f *fixture) stuckPods() []relist.Stuck {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stuck
+}
+
+// lastDown is what was said last about the stream.
+func (f *fixture) lastDown() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.down[len(f.down)-1]
 }
 
 // pod runs a sandbox and returns the config that its containers need.
@@ -102,8 +145,16 @@ func run(t *testing.T, f func(*testing.T, *fixture), wrap func(relist.Runtime) r
 
 func (f *fixture) start(rt relist.Runtime, published map[string]diff.Pod) (stop func()) {
 	l := relist.New(rt, f.out, published, time.Time{}, relist.Options{
-		OnStuck:  func(s []relist.Stuck) { f.stuck = s },
-		OnStream: func(err error) { f.down = append(f.down, err) },
+		OnStuck: func(s []relist.Stuck) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.stuck = s
+		},
+		OnStream: func(err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.down = append(f.down, err)
+		},
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)
@@ -125,12 +176,13 @@ func TestFromTheStreamAtOnce(t *testing.T) {
 		f.must(f.StartContainer(t.Context(), c))
 		f.Exit(c, 3, "Error")
 		synctest.Wait()
-		for i, e := range f.out.events {
-			if f.out.times[i] != 3*time.Second || e.Via != diff.ViaStream {
-				t.Errorf("%s %s after %s via %s", e.Type, e.Object.ID, f.out.times[i], e.Via)
+		events, times := f.out.seen()
+		for i, e := range events {
+			if times[i] != 3*time.Second || e.Via != diff.ViaStream {
+				t.Errorf("%s %s after %s via %s", e.Type, e.Object.ID, times[i], e.Via)
 			}
 		}
-		died := f.out.events[len(f.out.events)-1]
+		died := events[len(events)-1]
 		if died.Object.ExitCode != 3 || !died.ExitKnown || died.Pod != (diff.Ref{UID: "a", Namespace: "default", Name: "web-a"}) {
 			t.Errorf("last event %+v", died)
 		}
@@ -144,6 +196,20 @@ func TestFromTheStreamAtOnce(t *testing.T) {
 	}, nil)
 }
 
+// TestSlowList: the stream opens while the first relist is still under way; the relists that follow keep their pace.
+func TestSlowList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{Runtime: crifake.New(crifake.Options{Node: "n"}), t: t, out: &sink{start: time.Now()}}
+		f.Delay("list_podsandbox", "", 500*time.Millisecond)
+		stop := f.start(f.Runtime, nil)
+		sleep(5 * time.Minute)
+		if n := len(f.Calls("list_podsandbox")); n < 8 || n > 14 {
+			t.Errorf("%d relists in 5 minutes", n)
+		}
+		stop()
+	})
+}
+
 // TestLostByTheStream: what the stream loses is found by the relist each minute, and what is lost next in a second or two.
 func TestLostByTheStream(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
@@ -153,7 +219,7 @@ func TestLostByTheStream(t *testing.T) {
 		c := f.container(sandbox, config, 0)
 		f.must(f.StartContainer(t.Context(), c))
 		var waited time.Duration
-		for ; len(f.out.events) == 0 && waited < 61*time.Second; waited += 100 * time.Millisecond {
+		for ; f.out.empty() && waited < 61*time.Second; waited += 100 * time.Millisecond {
 			sleep(100 * time.Millisecond)
 		}
 		if waited < 2*time.Second {
@@ -196,11 +262,11 @@ func TestHungPod(t *testing.T) {
 		b, configB := f.pod("b")
 		hung, fine := f.container(a, configA, 0), f.container(b, configB, 0)
 		release := f.Hang("container_status", hung)
-		for waited := 0; len(f.stuck) == 0 && waited < 700; waited++ {
+		for waited := 0; len(f.stuckPods()) == 0 && waited < 700; waited++ {
 			sleep(100 * time.Millisecond)
 		}
-		if len(f.stuck) != 1 || f.stuck[0].Pod.UID != "a" || time.Since(f.stuck[0].Since) > 5*time.Second {
-			t.Errorf("stuck: %+v at %s", f.stuck, time.Now())
+		if len(f.stuckPods()) != 1 || f.stuckPods()[0].Pod.UID != "a" || time.Since(f.stuckPods()[0].Since) > 5*time.Second {
+			t.Errorf("stuck: %+v at %s", f.stuckPods(), time.Now())
 		}
 		f.out.expect(t, "PodSandboxStarted "+b, "ContainerCreated "+fine)
 		f.DropEvents(false)
@@ -209,13 +275,13 @@ func TestHungPod(t *testing.T) {
 		f.out.expect(t, "ContainerStarted "+fine)
 		sleep(time.Minute)
 		f.out.expect(t, "PodSandboxStarted "+a)
-		if len(f.stuck) != 1 {
-			t.Errorf("stuck after a minute: %+v", f.stuck)
+		if len(f.stuckPods()) != 1 {
+			t.Errorf("stuck after a minute: %+v", f.stuckPods())
 		}
 		release()
 		sleep(11 * time.Second)
-		if len(f.stuck) != 0 {
-			t.Errorf("still stuck: %+v", f.stuck)
+		if len(f.stuckPods()) != 0 {
+			t.Errorf("still stuck: %+v", f.stuckPods())
 		}
 		f.out.expect(t, "ContainerCreated "+hung)
 	}, nil)
@@ -230,8 +296,8 @@ func TestPartOfAPodHangs(t *testing.T) {
 		f.Fail("container_status", c1, 0, fault.New(fault.DeadlineExceeded, "hangs"))
 		sleep(62 * time.Second)
 		f.out.expect(t, "PodSandboxStarted "+sandbox, "ContainerCreated "+c2)
-		if len(f.stuck) != 1 || f.stuck[0].Err == nil || !strings.Contains(f.stuck[0].Err.Error(), c1) {
-			t.Errorf("stuck: %+v", f.stuck)
+		if len(f.stuckPods()) != 1 || f.stuckPods()[0].Err == nil || !strings.Contains(f.stuckPods()[0].Err.Error(), c1) {
+			t.Errorf("stuck: %+v", f.stuckPods())
 		}
 	}, nil)
 }
@@ -249,16 +315,16 @@ func TestRuntimeAway(t *testing.T) {
 		f.Exit(c, 9, "Error")
 		sleep(time.Minute)
 		f.out.expect(t)
-		if last := f.down[len(f.down)-1]; !fault.Is(last, fault.Unavailable) {
+		if last := f.lastDown(); !fault.Is(last, fault.Unavailable) {
 			t.Errorf("the stream's end was told as %v", last)
 		}
 		f.SetDown(false)
 		sleep(6 * time.Second)
-		if f.down[len(f.down)-1] != nil {
-			t.Errorf("the stream's return was not told: %v", f.down)
+		if f.lastDown() != nil {
+			t.Errorf("the stream's return was not told: %v", f.lastDown())
 		}
-		if died := f.out.events[0]; died.Object.ExitCode != 9 {
-			t.Errorf("exit code %d", died.Object.ExitCode)
+		if events, _ := f.out.seen(); events[0].Object.ExitCode != 9 {
+			t.Errorf("exit code %d", events[0].Object.ExitCode)
 		}
 		f.out.expect(t, "ContainerDied "+c)
 	}, nil)
@@ -267,12 +333,12 @@ func TestRuntimeAway(t *testing.T) {
 // TestNoRoom: what finds no room is not forgotten.
 func TestNoRoom(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
-		f.out.full = true
+		f.out.setFull(true)
 		sandbox, config := f.pod("a")
 		c := f.container(sandbox, config, 0)
 		sleep(time.Minute)
 		f.out.expect(t)
-		f.out.full = false
+		f.out.setFull(false)
 		sleep(11 * time.Second)
 		f.out.expect(t, "PodSandboxStarted "+sandbox, "ContainerCreated "+c)
 	}, nil)
@@ -286,8 +352,9 @@ func TestGoesOnFromTheRecord(t *testing.T) {
 		sandbox, config := f.pod("a")
 		c := f.container(sandbox, config, 0)
 		stop := f.start(f.Runtime, nil)
-		record := diff.Pod{Ref: f.out.events[0].Pod, Objects: map[string]diff.Object{}}
-		for _, e := range f.out.events {
+		events, _ := f.out.seen()
+		record := diff.Pod{Ref: events[0].Pod, Objects: map[string]diff.Object{}}
+		for _, e := range events {
 			record.Objects[e.Object.ID] = e.Object
 		}
 		f.out.lines()
@@ -295,7 +362,6 @@ func TestGoesOnFromTheRecord(t *testing.T) {
 		f.must(f.StartContainer(t.Context(), c))
 		gone := diff.Pod{Ref: diff.Ref{UID: "b"}, Objects: map[string]diff.Object{"old": {ID: "old", SandboxID: "old", Phase: diff.PhaseExited}}}
 		stop = f.start(f.Runtime, map[string]diff.Pod{"a": record, "b": gone})
-		slices.SortFunc(f.out.events, func(a, b diff.Event) int { return strings.Compare(a.ID, b.ID) })
 		got := f.out.lines()
 		slices.Sort(got)
 		if want := []string{"ContainerStarted " + c, "PodSandboxRemoved old"}; !slices.Equal(got, want) {
