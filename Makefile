@@ -6,23 +6,40 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 ROOT := $(CURDIR)
 LOCAL := $(ROOT)/.local
-BIN := $(LOCAL)/bin
-export PATH := $(BIN):$(PATH)
+TOOL := $(ROOT)/tools/build.sh
+DEBIAN := $(ROOT)/tools/debian.sh
+export PATH := $(LOCAL)/bin:$(PATH)
 
-# A directory without go.mod at its root: the modules are those that go.work names.
-TOOL = $(ROOT)/tools/build.sh
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/podplane/podplane/internal/daemon.Version=$(VERSION)
+SERVICES := $(notdir $(wildcard services/*))
+
+# Everything but the race detector builds without cgo and with the same flags, so that build, lint and tools share one build cache.
+GO := CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go
+# go.work's modules by pattern; the module at test/ needs a runtime and the built programs.
+UNIT = $(shell go list work | grep -v '^github.com/podplane/podplane/test')
+E2E = ./test/...
+UNIT_TIMEOUT ?= 15m
+E2E_TIMEOUT ?= 25m
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: proto
-proto: tools-proto ## Lint the protos and generate Go, gRPC, gateway and OpenAPI code beside them
-	@cd proto && buf lint && buf generate
+.PHONY: up
+up: build $(if $(CRI_ENDPOINT),,runtime images) ## Build what is needed and start Podplane, with a containerd of its own unless CRI_ENDPOINT names a runtime
+	@PODPLANE_LOCAL=$(LOCAL) exec bin/podplane up $(ARGS)
 
-.PHONY: tools-proto
-tools-proto:
-	@$(TOOL) buf proto
+.PHONY: build
+build: ## Build bin/podplane, the static binary of all services and the command line
+	@$(GO) build -ldflags "$(LDFLAGS)" -o bin/podplane ./cmd/podplane
+
+.PHONY: build-services
+build-services: ## Build each service alone, without the workspace, into bin/services
+	@for service in $(SERVICES); do \
+		echo "building services/$$service alone"; \
+		(cd services/$$service && GOWORK=off $(GO) build -ldflags "$(LDFLAGS)" -o $(ROOT)/bin/services/ ./cmd/...); \
+	done
 
 .PHONY: runtime
 runtime: packages-runtime ## Build the pinned containerd, its shim, runc and the CNI plugins into .local
@@ -32,14 +49,58 @@ runtime: packages-runtime ## Build the pinned containerd, its shim, runc and the
 images: packages-images ## Build the pause, demo and test images into .local/images
 	@$(ROOT)/tools/images.sh
 
-# What a fresh Debian 12 may lack.
-PACKAGES_COMMON = "gcc:the C compiler" "libc6-dev:for the C compiler"
+.PHONY: test
+test: test-unit test-e2e ## Run all tests: unit with the race detector, integration, end-to-end against a real containerd (root)
+
+.PHONY: test-unit
+test-unit: test-host ## Run the tests of all modules but test/
+	@go test -race -timeout $(UNIT_TIMEOUT) $(UNIT)
+
+.PHONY: test-e2e
+test-e2e: test-host ## Run the end-to-end tests
+	@go test -race -count 1 -timeout $(E2E_TIMEOUT) $(E2E)
+
+.PHONY: test-host
+test-host: packages-test build runtime images
+	@[ "$$(id -u)" = 0 ] || { echo "the tests run containers: run them as root" >&2; exit 1; }
+	@$(TOOL) jaeger
+
+.PHONY: bench
+bench: build runtime images ## Measure Podplane beside the bare runtime; the results go to bench-*.json too (root)
+	@PODPLANE_LOCAL=$(LOCAL) bin/podplane bench $(ARGS)
+
+.PHONY: lint
+lint: ## Run go vet, staticcheck, gofumpt, the project's own checks and, where it can run, govulncheck
+	@$(TOOL) lint
+	@CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" $(ROOT)/tools/lint.sh
+
+.PHONY: proto
+proto: ## Lint the protos and generate Go, gRPC, gateway and OpenAPI code beside them
+	@$(TOOL) buf proto
+	@cd proto && buf lint && buf generate
+
+.PHONY: generate-check
+generate-check: ## Check that the generated code is current
+	@$(TOOL) buf proto
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && cp -a proto "$$copy/" && (cd "$$copy/proto" && buf lint && buf generate) && \
+		diff -r proto "$$copy/proto" || { echo "generated code is not current: run make proto and commit" >&2; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what was built
+	@rm -rf bin .local bench-*.json
+
+# What a fresh Debian 12 may lack, and what for.
+PACKAGES = "gcc:the C compiler" "libc6-dev:for the C compiler"
 
 .PHONY: packages-runtime
 packages-runtime:
-	@$(ROOT)/tools/debian.sh $(PACKAGES_COMMON) "libseccomp-dev:to build runc" "pkg-config:to build runc" \
+	@$(DEBIAN) $(PACKAGES) "libseccomp-dev:to build runc" "pkg-config:to build runc" \
 		"iptables:host ports and masquerading of pods" "iproute2:bridges" "ca-certificates:to download modules"
 
 .PHONY: packages-images
 packages-images:
-	@$(ROOT)/tools/debian.sh $(PACKAGES_COMMON) "busybox-static:for a test image"
+	@$(DEBIAN) $(PACKAGES) "busybox-static:for a test image"
+
+.PHONY: packages-test
+packages-test:
+	@$(DEBIAN) $(PACKAGES) "curl:the tutorial" "procps:process lists in tests"
