@@ -1,0 +1,89 @@
+// Package front puts syncd's API together and starts what feeds it: the Events, the node, the manifest directory and the gRPC services. It
+// decides nothing and keeps no state of its own.
+package front
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/daemon"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
+	"github.com/podplane/podplane/services/syncd/internal/api"
+	"github.com/podplane/podplane/services/syncd/internal/eventlog"
+	"github.com/podplane/podplane/services/syncd/internal/logs"
+	"github.com/podplane/podplane/services/syncd/internal/manifest"
+	"github.com/podplane/podplane/services/syncd/internal/node"
+	"github.com/podplane/podplane/services/syncd/internal/store"
+)
+
+// Config are the settings of the API's half of syncd.
+type Config struct {
+	Node string
+	// Root is the directory whose file system the node's ephemeral storage is.
+	Root        string
+	PodLogDir   string
+	ManifestDir string
+	MaxPods     int
+	// Addresses are the node's IPs, the primary one first.
+	Addresses []string
+}
+
+// Admission is what decides which pods the node takes.
+func (c Config) Admission() admission.Node {
+	return admission.Node{Name: c.Node, MaxPods: c.MaxPods, Labels: node.Labels(c.Node)}
+}
+
+// Admit is for store.Options.
+func (c Config) Admit(candidate *v1.Pod, active []*v1.Pod) error {
+	return c.Admission().Fit(candidate, active)
+}
+
+// Start registers the services on deps.GRPC and starts their feeds; runtime may be nil. The store is run by the caller, who then calls deps.Serve.
+func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, runtime node.Versioner) error {
+	log, err := eventlog.Open(ctx, deps.Bus, deps.Node, deps.Log)
+	if err != nil {
+		return err
+	}
+	view := node.New(node.Options{
+		Node: deps.Node, Version: deps.Version, Root: cfg.Root, MaxPods: cfg.MaxPods, Addresses: cfg.Addresses, Runtime: runtime,
+		BusErr: deps.Bus.Err, Log: deps.Log,
+	})
+	api.Register(deps.GRPC, api.Backends{
+		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view,
+	})
+	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Events: deps.Events, Log: deps.Log})
+	deps.AddCheck("store", func(context.Context) error {
+		select {
+		case <-s.Synced():
+			return nil
+		default:
+			return errors.New("the stored pods have not been read from the bus yet")
+		}
+	})
+	deps.Go("events", quiet(log.Run))
+	deps.Go("node", quiet(func(ctx context.Context) error {
+		defer deps.Bus.OnState(func(bool) { view.Wake() })()
+		// evictd makes the bucket; until it has run once there is no condition to read.
+		conditions, err := bus.Open(ctx, deps.Bus, bus.Conditions)
+		if err != nil {
+			return fmt.Errorf("open the bucket of conditions: %w", err)
+		}
+		return view.Run(ctx, conditions)
+	}))
+	deps.Go("manifests", quiet(files.Run))
+	return nil
+}
+
+// quiet takes the end of the context for a good end.
+func quiet(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		return nil
+	}
+}
