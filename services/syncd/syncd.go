@@ -16,6 +16,7 @@ import (
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
+	"github.com/podplane/podplane/services/syncd/internal/front"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
@@ -109,7 +110,10 @@ type Runtime interface {
 }
 
 func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) error {
-	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Log: deps.Log})
+	face := front.Config{
+		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
+	}
+	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Admit: face.Admit, Log: deps.Log})
 	if err != nil {
 		return err
 	}
@@ -117,11 +121,14 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) erro
 	if err != nil {
 		return fmt.Errorf("open the bucket of statuses: %w", err)
 	}
-	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, began: time.Now(), addresses: hosts.NodeAddresses()}
+	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, began: time.Now(), addresses: face.Addresses}
 	n.sink = feed.NewStatus(statuses, deps.Node, feeds.Store, deps.Log)
 	deps.Go("status", n.sink.Run)
 	deps.Go("store", ignoreCanceled(feeds.Run))
 	deps.Go("workers", n.work)
+	if err := front.Start(ctx, face, deps, feeds.Store, client); err != nil {
+		return err
+	}
 	deps.Serve()
 	<-ctx.Done()
 	return nil
