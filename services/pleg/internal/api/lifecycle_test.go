@@ -23,12 +23,12 @@ type sink struct {
 }
 
 func (s *sink) Send(r *podplanev1.ListLifecycleResponse) error { s.sent <- r.GetEvent(); return nil }
-func (s *sink) Context() context.Context                      { return s.ctx }
-func (s *sink) SetHeader(metadata.MD) error                   { return nil }
-func (s *sink) SendHeader(metadata.MD) error                  { return nil }
-func (s *sink) SetTrailer(metadata.MD)                        {}
-func (s *sink) SendMsg(any) error                             { return nil }
-func (s *sink) RecvMsg(any) error                             { return nil }
+func (s *sink) Context() context.Context                       { return s.ctx }
+func (s *sink) SetHeader(metadata.MD) error                    { return nil }
+func (s *sink) SendHeader(metadata.MD) error                   { return nil }
+func (s *sink) SetTrailer(metadata.MD)                         {}
+func (s *sink) SendMsg(any) error                              { return nil }
+func (s *sink) RecvMsg(any) error                              { return nil }
 
 func publish(t *testing.T, s *bus.Stream, uid, namespace, name, id string) {
 	t.Helper()

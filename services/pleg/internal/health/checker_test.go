@@ -55,6 +55,7 @@ func ready(runtimeReady, networkReady bool) cri.Status {
 // conditions keeps what was written: the newest, and a line per change of status.
 type conditions struct {
 	start   time.Time
+	mu      sync.Mutex
 	newest  map[string]*podplanev1.ConditionRecord
 	changes []string
 	beats   map[string][]time.Duration
@@ -64,11 +65,31 @@ func (c *conditions) Set(key string, r *podplanev1.ConditionRecord) {
 	if want := bus.ConditionKey("n", r.GetType()); key != want {
 		panic("written to " + key)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if old := c.newest[r.GetType()]; old.GetStatus() != r.GetStatus() {
 		c.changes = append(c.changes, fmt.Sprintf("%s %s=%s %s", time.Since(c.start), r.GetType(), r.GetStatus(), r.GetReason()))
 	}
 	c.newest[r.GetType()] = r
 	c.beats[r.GetType()] = append(c.beats[r.GetType()], time.Since(c.start))
+}
+
+func (c *conditions) get(conditionType string) *podplanev1.ConditionRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest[conditionType]
+}
+
+func (c *conditions) changed() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.changes)
+}
+
+func (c *conditions) written(conditionType string) []time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.beats[conditionType])
 }
 
 // bubble runs a checker in virtual time.
@@ -96,7 +117,7 @@ func TestHeartbeat(t *testing.T) {
 	bubble(t, &runtime{status: ready(true, true)}, health.Options{}, func(_ *health.Checker, out *conditions) {
 		sleep(time.Minute)
 		for _, ty := range []string{bus.ConditionRuntimeReady, bus.ConditionNetworkReady} {
-			beats := out.beats[ty]
+			beats := out.written(ty)
 			if len(beats) < 6 || len(beats) > 13 || beats[0] != 0 {
 				t.Errorf("%s written at %v", ty, beats)
 			}
@@ -105,7 +126,7 @@ func TestHeartbeat(t *testing.T) {
 					t.Errorf("%s not written for %s", ty, gap)
 				}
 			}
-			r := out.newest[ty]
+			r := out.get(ty)
 			if r.GetStatus() != health.True || !r.GetTransition().AsTime().Equal(out.start) {
 				t.Errorf("record %v", r)
 			}
@@ -120,7 +141,7 @@ func TestRuntimeStopsAndReturns(t *testing.T) {
 		rt.set(func(r *runtime) { r.err = fault.New(fault.Unavailable, "connection refused") })
 		c.StreamChanged(errors.New("stream broke"))
 		synctest.Wait()
-		if r := out.newest[bus.ConditionRuntimeReady]; r.GetStatus() != health.False || !strings.Contains(r.GetMessage(), "connection refused") {
+		if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.False || !strings.Contains(r.GetMessage(), "connection refused") {
 			t.Errorf("right after the stream broke: %v", r)
 		}
 		sleep(20 * time.Second)
@@ -132,8 +153,8 @@ func TestRuntimeStopsAndReturns(t *testing.T) {
 			"7s RuntimeReady=False RuntimeUnreachable", "7s NetworkReady=Unknown RuntimeUnreachable",
 			"27s RuntimeReady=True RuntimeIsReady", "27s NetworkReady=True NetworkIsReady",
 		}
-		if !slices.Equal(out.changes, want) {
-			t.Errorf("changes:\n%s", strings.Join(out.changes, "\n"))
+		if !slices.Equal(out.changed(), want) {
+			t.Errorf("changes:\n%s", strings.Join(out.changed(), "\n"))
 		}
 	})
 }
@@ -147,14 +168,14 @@ func TestOneFailureIsNotEnough(t *testing.T) {
 		sleep(1100 * time.Millisecond)
 		rt.set(func(r *runtime) { r.err = nil })
 		sleep(time.Minute)
-		if len(out.changes) != 2 {
-			t.Errorf("changes after one failure: %v", out.changes)
+		if len(out.changed()) != 2 {
+			t.Errorf("changes after one failure: %v", out.changed())
 		}
 		rt.set(func(r *runtime) { r.err = fault.New(fault.Unavailable, "away") })
-		n := len(out.changes)
+		n := len(out.changed())
 		sleep(6 * time.Second)
-		if len(out.changes) != n+2 {
-			t.Errorf("changes after two failures: %v", out.changes)
+		if len(out.changed()) != n+2 {
+			t.Errorf("changes after two failures: %v", out.changed())
 		}
 	})
 }
@@ -165,11 +186,11 @@ func TestNoAnswer(t *testing.T) {
 		sleep(time.Second)
 		rt.set(func(r *runtime) { r.hang = true })
 		sleep(29 * time.Second)
-		if r := out.newest[bus.ConditionRuntimeReady]; r.GetStatus() != health.True {
+		if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.True {
 			t.Fatalf("after 29 s without an answer: %v", r)
 		}
 		sleep(15 * time.Second)
-		if r := out.newest[bus.ConditionRuntimeReady]; r.GetStatus() != health.False || r.GetReason() != health.ReasonNoAnswer {
+		if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.False || r.GetReason() != health.ReasonNoAnswer {
 			t.Fatalf("after 44 s without an answer: %v", r)
 		}
 	})
@@ -180,11 +201,11 @@ func TestNothingBeforeFirstObservation(t *testing.T) {
 	rt := &runtime{hang: true}
 	bubble(t, rt, health.Options{Timeout: 20 * time.Second}, func(_ *health.Checker, out *conditions) {
 		sleep(9 * time.Second)
-		if len(out.newest) != 0 {
-			t.Fatalf("written before anything is known: %v", out.newest)
+		if r := out.get(bus.ConditionRuntimeReady); r != nil {
+			t.Fatalf("written before anything is known: %v", r)
 		}
 		sleep(15 * time.Second)
-		if r := out.newest[bus.ConditionRuntimeReady]; r.GetStatus() != health.False {
+		if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.False {
 			t.Fatalf("after the timeout: %v", r)
 		}
 	})
@@ -192,7 +213,7 @@ func TestNothingBeforeFirstObservation(t *testing.T) {
 
 func TestNotReadyByTheRuntimesWord(t *testing.T) {
 	bubble(t, &runtime{status: ready(true, false)}, health.Options{}, func(_ *health.Checker, out *conditions) {
-		r := out.newest[bus.ConditionNetworkReady]
+		r := out.get(bus.ConditionNetworkReady)
 		if r.GetStatus() != health.False || r.GetReason() != "NetworkPluginNotReady" || r.GetMessage() != "cni" {
 			t.Errorf("network: %v", r)
 		}
@@ -210,17 +231,17 @@ func TestNoteAndTransition(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
 		synctest.Wait()
-		first := out.newest[bus.ConditionRuntimeReady].GetTransition()
+		first := out.get(bus.ConditionRuntimeReady).GetTransition()
 		sleep(time.Second)
 		c.SetNote("no answer for default/web")
 		synctest.Wait()
-		r := out.newest[bus.ConditionRuntimeReady]
+		r := out.get(bus.ConditionRuntimeReady)
 		if r.GetMessage() != "no answer for default/web" || r.GetStatus() != health.True || !r.GetTransition().AsTime().Equal(first.AsTime()) {
 			t.Errorf("with a note: %v", r)
 		}
 		c.SetNote("")
 		synctest.Wait()
-		if r := out.newest[bus.ConditionRuntimeReady]; r.GetMessage() != "" {
+		if r := out.get(bus.ConditionRuntimeReady); r.GetMessage() != "" {
 			t.Errorf("without a note: %v", r)
 		}
 		cancel()
