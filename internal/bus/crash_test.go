@@ -436,9 +436,9 @@ func TestServerAway(t *testing.T) {
 	if _, err := bus.Connect(short, bus.Config{URL: server.url}); !fault.Is(err, fault.Unavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("first connect: %v", err)
 	}
-	connected := make(chan error, 1)
+	connected, url := make(chan error, 1), server.url
 	go func() {
-		late, err := bus.Connect(ctx, bus.Config{URL: server.url})
+		late, err := bus.Connect(ctx, bus.Config{URL: url})
 		if err == nil {
 			err = late.Close(ctx)
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 
 	"github.com/podplane/podplane/internal/fault"
 )
@@ -145,6 +146,9 @@ func (o Options) server() (*server.Options, error) {
 		DisableJetStreamBanner: true, MaxClosedClients: 16, NoFastProducerStall: true,
 	}
 	for _, u := range o.Users {
+		if !nkeys.IsValidPublicUserKey(u.PublicKey) {
+			return nil, fault.New(fault.Invalid, "a user of the bus server has the public key %q, which is no user's nkey", u.PublicKey)
+		}
 		n := &server.NkeyUser{Nkey: u.PublicKey}
 		if !u.Full {
 			n.Permissions = &server.Permissions{

@@ -71,10 +71,11 @@ func newSeed(file string) ([]byte, error) {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	defer pair.Wipe()
-	seed, err := pair.Seed()
+	secret, err := pair.Seed()
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
+	seed := bytes.Clone(secret)                             // the pair's own is wiped
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".key-*") // mode 0600
 	if err != nil {
 		return nil, err
