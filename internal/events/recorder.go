@@ -123,12 +123,17 @@ func NewRecorder(p Publisher, service, node string, c clock.Clock) *Recorder {
 
 // Event records an event; it never blocks.
 func (r *Recorder) Event(ref ObjectRef, eventType, reason, messageFmt string, args ...any) {
-	r.record(trace.SpanContext{}, ref, eventType, reason, format(messageFmt, args))
+	r.record(trace.SpanContext{}, aggregateKey{ref, eventType, reason, format(messageFmt, args)}, nil)
 }
 
 // EventContext is Event within the trace of ctx; ctx ending does not matter.
 func (r *Recorder) EventContext(ctx context.Context, ref ObjectRef, eventType, reason, messageFmt string, args ...any) {
-	r.record(trace.SpanContextFromContext(ctx), ref, eventType, reason, format(messageFmt, args))
+	r.record(trace.SpanContextFromContext(ctx), aggregateKey{ref, eventType, reason, format(messageFmt, args)}, nil)
+}
+
+// AnnotatedEvent is EventContext with annotations, which repeats of the event have too. They must not be changed afterwards.
+func (r *Recorder) AnnotatedEvent(ctx context.Context, annotations map[string]string, ref ObjectRef, eventType, reason, messageFmt string, args ...any) {
+	r.record(trace.SpanContextFromContext(ctx), aggregateKey{ref, eventType, reason, format(messageFmt, args)}, annotations)
 }
 
 // Published, Dropped and Filtered count events that were published, that found
@@ -156,12 +161,13 @@ func format(messageFmt string, args []any) string {
 	return message[:cut]
 }
 
-func (r *Recorder) record(tc trace.SpanContext, ref ObjectRef, eventType, reason, message string) {
+func (r *Recorder) record(tc trace.SpanContext, key aggregateKey, annotations map[string]string) {
 	// The lock is held while queueing, which never blocks, so that counts are published in order.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	a := r.aggregate(aggregateKey{ref, eventType, reason, message}, now)
+	ref := key.ref
+	a := r.aggregate(key, now)
 	if !powerOfTwo(a.count) {
 		return
 	}
@@ -169,7 +175,8 @@ func (r *Recorder) record(tc trace.SpanContext, ref ObjectRef, eventType, reason
 		r.filtered.Add(1)
 		return
 	}
-	event := r.event(a, ref, eventType, reason, message)
+	event := r.event(a, key)
+	event.Annotations = annotations
 	data, err := json.Marshal(event)
 	if err != nil { // can't happen: an Event always encodes
 		r.dropped.Add(1)
@@ -180,7 +187,7 @@ func (r *Recorder) record(tc trace.SpanContext, ref ObjectRef, eventType, reason
 		uid = bus.NodeUID
 	}
 	q := &queued{trace: tc, message: bus.Message{
-		Subject: bus.EventSubject(r.node, uid, reason),
+		Subject: bus.EventSubject(r.node, uid, key.reason),
 		ID:      fmt.Sprintf("%s/%s/%d", event.Namespace, event.Name, a.count),
 		Data:    data,
 	}}
@@ -191,7 +198,8 @@ func (r *Recorder) record(tc trace.SpanContext, ref ObjectRef, eventType, reason
 	}
 }
 
-func (r *Recorder) event(a *aggregate, ref ObjectRef, eventType, reason, message string) *corev1.Event {
+func (r *Recorder) event(a *aggregate, key aggregateKey) *corev1.Event {
+	ref := key.ref
 	namespace := ref.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
@@ -205,7 +213,7 @@ func (r *Recorder) event(a *aggregate, ref ObjectRef, eventType, reason, message
 			Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
 			APIVersion: ref.APIVersion, ResourceVersion: ref.ResourceVersion, FieldPath: ref.FieldPath,
 		},
-		Reason: reason, Message: message, Type: eventType, Count: a.count,
+		Reason: key.reason, Message: key.message, Type: key.eventType, Count: a.count,
 		FirstTimestamp: metav1.NewTime(a.first), LastTimestamp: metav1.NewTime(a.last),
 		Source:              corev1.EventSource{Component: r.component, Host: r.node},
 		ReportingController: r.component, ReportingInstance: r.node,
