@@ -1,0 +1,93 @@
+// Package feed connects the manager with the bus. It decides nothing.
+//
+// It reads pods and status, each by one watch in the order of the revisions, and writes probes through a coalescing
+// writer. While the bus is away nothing arrives and probing goes on; verdicts are kept and stored on return, and what
+// happened meanwhile is applied from the present state.
+package feed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/fault"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/prober/internal/manager"
+)
+
+// retryDelay is the time between attempts to read while the bus is away.
+const retryDelay = 100 * time.Millisecond
+
+// Pods watches the node's pods until ctx ends.
+func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string, m *manager.Manager, log *slog.Logger) error {
+	return b.Watch(ctx, bus.NodePattern(node), bus.Handler[*podplanev1.PodRecord]{
+		Apply: func(e bus.Entry[*podplanev1.PodRecord]) {
+			if e.Deleted {
+				if uid, ok := uidOf(e.Key); ok {
+					m.PodGone(uid)
+				}
+				return
+			}
+			p, err := decodePod(e.Value)
+			if err != nil { // syncd stores none like that
+				log.Error("pod's record can't be read", "pod.uid", e.Value.GetUid(), "error", err)
+				return
+			}
+			m.PodSeen(p)
+		},
+		Synced: m.Synced,
+	})
+}
+
+// Status watches what became of the node's pods until ctx ends.
+func Status(ctx context.Context, b *bus.Bucket[*podplanev1.StatusRecord], node string, m *manager.Manager, log *slog.Logger) error {
+	return b.Watch(ctx, bus.NodePattern(node), bus.Handler[*podplanev1.StatusRecord]{
+		Apply: func(e bus.Entry[*podplanev1.StatusRecord]) {
+			uid, ok := uidOf(e.Key)
+			if !ok {
+				return
+			}
+			if e.Deleted {
+				m.StatusGone(uid)
+				return
+			}
+			s, err := decodeStatus(e.Value)
+			if err != nil {
+				log.Error("pod's status can't be read", "pod.uid", uid, "error", err)
+				return
+			}
+			m.StatusSeen(uid, s)
+		},
+	})
+}
+
+// Restore hands the manager, and the writer, the verdicts of an earlier process. It waits for the bus.
+func Restore(ctx context.Context, b *bus.Bucket[*podplanev1.ProbeRecord], node string, w *bus.Writer[*podplanev1.ProbeRecord], m *manager.Manager) error {
+	list, err := b.List(ctx, bus.NodePattern(node))
+	for fault.Is(err, fault.Unavailable) {
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return fmt.Errorf("read own records: %w", ctx.Err())
+		}
+		list, err = b.List(ctx, bus.NodePattern(node))
+	}
+	if err != nil {
+		return fmt.Errorf("read own records: %w", err)
+	}
+	for _, e := range list {
+		w.Seed(e)
+		m.Restore(e.Key, e.Value)
+	}
+	return nil
+}
+
+func uidOf(key string) (string, bool) {
+	parts, err := bus.SplitKey(key)
+	if err != nil || len(parts) != 2 {
+		return "", false
+	}
+	return parts[1], true
+}
