@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
 	"github.com/podplane/podplane/services/syncd/internal/front"
+	"github.com/podplane/podplane/services/syncd/internal/gc"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
@@ -105,6 +107,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 type Runtime interface {
 	runtime.CRI
 	worker.Observer
+	gc.Runtime
 	images.Runtime
 	cri.Health
 }
@@ -161,7 +164,7 @@ func (n *node) work(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	manager, err := n.manager(ctx)
+	manager, executor, err := n.manager(ctx)
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -170,13 +173,25 @@ func (n *node) work(ctx context.Context) error {
 	cancelObjects := n.store.SubscribeObjects(func(c store.ObjectChange) { manager.ObjectsChanged(c.Namespace) })
 	defer cancelObjects()
 	manager.PodsSynced()
-	feedCtx, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- feed.Run(feedCtx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) }()
-	err = manager.Run(ctx)
-	stop()
-	return errors.Join(err, <-ended)
+	collector := gc.New(gc.Config{
+		PodLogDir: n.cfg.PodLogDir, Root: n.cfg.Root, MaxSize: n.cfg.ContainerLogMaxSize, Files: n.cfg.ContainerLogFiles,
+	}, n.client, leftovers{manager, executor}, n.deps.Log)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return feed.Run(ctx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) })
+	g.Go(func() error { return collector.Run(ctx) })
+	g.Go(func() error { return manager.Run(ctx) })
+	return g.Wait()
+}
+
+// leftovers tells the collector which pods there are, and removes what others left.
+type leftovers struct {
+	*worker.Manager
+	executor *runtime.Executor
+}
+
+// Forget removes what an unknown pod left on the node.
+func (l leftovers) Forget(ctx context.Context, uid, logDir string) error {
+	return l.executor.Forget(ctx, uid, logDir)
 }
 
 func (n *node) podChange(c store.PodChange) worker.PodChange {
@@ -188,10 +203,10 @@ func (n *node) podChange(c store.PodChange) worker.PodChange {
 }
 
 // manager makes the workers' manager with the runtime's settings, for which it waits.
-func (n *node) manager(ctx context.Context) (*worker.Manager, error) {
+func (n *node) manager(ctx context.Context) (*worker.Manager, *runtime.Executor, error) {
 	name, driver := n.runtimeSettings(ctx)
 	if ctx.Err() != nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	recorder := podEvents{n.deps.Events}
 	puller := images.New(n.client, n.store, recorder, n.cfg.PullSlots)
@@ -202,14 +217,14 @@ func (n *node) manager(ctx context.Context) (*worker.Manager, error) {
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)
 	if err != nil {
-		return nil, fmt.Errorf("register the workers' metrics: %w", err)
+		return nil, nil, fmt.Errorf("register the workers' metrics: %w", err)
 	}
 	return worker.New(worker.Config{
 		Node: n.deps.Node, HostIPs: n.addresses, RuntimeName: name, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 	}, worker.Deps{
-		Observer: n.client, Starter: executor, Ender: executor, Records: n.store, Sink: n.sink, Events: recorder, Metrics: metrics,
+		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Events: recorder, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
-	}, n.deps.Log), nil
+	}, n.deps.Log), executor, nil
 }
 
 // runtimeSettings asks the runtime for its name and its cgroup driver until it answers. One that does not tell its driver uses cgroupfs.

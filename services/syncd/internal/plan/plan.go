@@ -136,6 +136,37 @@ func (p *Plan) sync(in *Input) {
 	}
 	current := p.sandbox(in)
 	p.containers(in, current)
+	p.prune(in)
+}
+
+// prune removes what is dead and of no use any more: of each container name the newest instance and the newest dead one are kept, of the sandboxes that
+// are not ready the newest one and those that still have a container.
+func (p *Plan) prune(in *Input) {
+	dead := make(map[string]int)
+	inUse := make(map[string]bool)
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		keep := c.State != pod.ContainerExited
+		if c.State == pod.ContainerExited {
+			keep = dead[c.Name] == 0
+			dead[c.Name]++
+		}
+		if !keep && !in.Busy.Removals[c.ID] && !in.failedLately(c.ID) {
+			p.do(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID})
+		}
+		inUse[c.SandboxID] = true
+	}
+	for i := 1; i < len(in.Runtime.Sandboxes); i++ {
+		if s := &in.Runtime.Sandboxes[i]; !s.Ready && !inUse[s.ID] && !in.Busy.Removals[s.ID] && !in.failedLately(s.ID) {
+			p.do(Action{Kind: RemoveSandbox, ID: s.ID})
+		}
+	}
+}
+
+// failedLately says whether ending the thing failed and must wait, without saying that the pod waits for it.
+func (in *Input) failedLately(key string) bool {
+	f, ok := in.EndFailures[key]
+	return ok && in.Now.Before(f.NotBefore)
 }
 
 // sandbox returns the sandbox in which containers may run, nil while there is none; then it has planned what leads to one.

@@ -94,23 +94,61 @@ func readLogTail(path string, limit int) string {
 	return text[max(0, len(text)-limit):]
 }
 
+// RemoveContainer removes a dead container with its log and its termination message.
+func (e *Executor) RemoveContainer(ctx context.Context, p *v1.Pod, c *pod.Container) error {
+	if err := e.cri.RemoveContainer(ctx, c.ID); err != nil {
+		return err
+	}
+	var errs []error
+	if strings.HasPrefix(c.LogPath, e.LogDir(p)+"/") {
+		errs = append(errs, removeFile(c.LogPath))
+		entries, err := os.ReadDir(filepath.Dir(c.LogPath))
+		if err != nil && !os.IsNotExist(err) {
+			errs = append(errs, err)
+		}
+		for _, entry := range entries { // rotated files of the same log
+			if strings.HasPrefix(entry.Name(), filepath.Base(c.LogPath)+".") {
+				errs = append(errs, removeFile(filepath.Join(filepath.Dir(c.LogPath), entry.Name())))
+			}
+		}
+	}
+	for _, m := range c.Mounts {
+		if filepath.Dir(m.HostPath) == e.containerDir(p, c.Name) {
+			errs = append(errs, removeFile(m.HostPath))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Forget removes what a pod left on the node of which only the UID is known. logDir is its log directory, "" for none.
+func (e *Executor) Forget(ctx context.Context, uid, logDir string) error {
+	if logDir != "" && filepath.Dir(logDir) == filepath.Clean(e.cfg.PodLogDir) {
+		if err := removeAll(logDir); err != nil {
+			return fmt.Errorf("remove the logs of pod %s: %w", uid, err)
+		}
+	}
+	return e.remove(ctx, uid)
+}
+
 // Cleanup removes the pod's directories, logs and cgroups.
 func (e *Executor) Cleanup(ctx context.Context, p *v1.Pod) error {
+	if err := removeAll(e.LogDir(p)); err != nil {
+		return fmt.Errorf("remove the logs of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return e.remove(ctx, string(p.UID))
+}
+
+func (e *Executor) remove(ctx context.Context, uid string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	dir := e.PodDir(string(p.UID))
-	err := errors.Join(
-		removeAll(filepath.Join(dir, "containers")),
-		removeFile(filepath.Join(dir, "etc-hosts")),
-		removeEmpty(dir),
-		removeAll(e.LogDir(p)),
-	)
-	for _, cgroup := range e.cfg.Cgroups.paths(string(p.UID)) {
+	dir := e.PodDir(uid)
+	err := errors.Join(removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")), removeEmpty(dir))
+	for _, cgroup := range e.cfg.Cgroups.paths(uid) {
 		err = errors.Join(err, removeCgroup(cgroup))
 	}
 	if err != nil {
-		return fmt.Errorf("remove what pod %s/%s left on the node: %w", p.Namespace, p.Name, err)
+		return fmt.Errorf("remove what pod %s left on the node: %w", uid, err)
 	}
 	return nil
 }

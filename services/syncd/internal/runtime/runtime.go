@@ -73,6 +73,7 @@ type Executor struct {
 var (
 	_ worker.Starter = (*Executor)(nil)
 	_ worker.Ender   = (*Executor)(nil)
+	_ worker.Files   = (*Executor)(nil)
 )
 
 // New makes an Executor.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
@@ -62,6 +63,8 @@ func (w *worker) start(ctx context.Context, b *batch, a plan.Action) {
 		run = w.killContainer(a)
 	case plan.StopSandbox, plan.RemoveSandbox:
 		run = w.endSandbox(a)
+	case plan.RemoveContainer:
+		run = w.removeContainer(a)
 	case plan.Cleanup:
 		run = w.cleanup()
 	case plan.RemoveRecord:
@@ -304,11 +307,33 @@ func (w *worker) endSandbox(a plan.Action) func(context.Context) func(*worker) {
 	}
 }
 
+func (w *worker) removeContainer(a plan.Action) func(context.Context) func(*worker) {
+	w.busy.Removals[a.ID] = true
+	p := w.pod
+	var c pod.Container
+	if have := w.view.runtime.Container(a.ID); have != nil {
+		c = *have
+	}
+	return func(ctx context.Context) func(*worker) {
+		err := w.m.deps.Ender.RemoveContainer(ctx, p, &c)
+		now := w.m.deps.Now()
+		return func(w *worker) {
+			delete(w.busy.Removals, a.ID)
+			if err == nil {
+				w.view.containerRemoved(a.ID, now)
+				delete(w.ends, a.ID)
+				return
+			}
+			w.ends[a.ID] = w.failed(w.ends[a.ID], "", err)
+		}
+	}
+}
+
 func (w *worker) cleanup() func(context.Context) func(*worker) {
 	w.busy.Cleanup = true
 	p := w.pod
 	return func(ctx context.Context) func(*worker) {
-		err := w.m.deps.Ender.Cleanup(ctx, p)
+		err := w.m.deps.Files.Cleanup(ctx, p)
 		return func(w *worker) {
 			w.busy.Cleanup = false
 			w.cleaned = err == nil

@@ -120,6 +120,13 @@ func (m *Manager) Pods() int {
 	return len(m.workers)
 }
 
+// Known says whether the pod has a worker or is being ended as an orphan.
+func (m *Manager) Known(uid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.workers[uid] != nil || m.ending[uid]
+}
+
 // PodChanged hands in news about a desired pod. A pod that is new gets a worker.
 func (m *Manager) PodChanged(c PodChange) {
 	m.mu.Lock()

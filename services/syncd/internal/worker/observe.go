@@ -125,7 +125,7 @@ func (w *worker) readMessages() {
 		if _, read := w.messages[c.ID]; read || c.State != pod.ContainerExited {
 			continue
 		}
-		w.messages[c.ID] = w.m.deps.Ender.TerminationMessage(w.pod, c)
+		w.messages[c.ID] = w.m.deps.Files.TerminationMessage(w.pod, c)
 	}
 	for id := range w.messages {
 		if w.view.runtime.Container(id) == nil {

@@ -52,5 +52,5 @@ func (m *Manager) removeOrphan(ctx context.Context, seen *pod.RuntimePod) error 
 			return fmt.Errorf("remove sandbox %s: %w", s.ID, err)
 		}
 	}
-	return m.deps.Ender.Cleanup(ctx, p)
+	return m.deps.Files.Cleanup(ctx, p)
 }

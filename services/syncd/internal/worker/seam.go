@@ -37,6 +37,12 @@ type Ender interface {
 	KillContainer(ctx context.Context, r KillRequest) error
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
+	// RemoveContainer removes a dead container with its log.
+	RemoveContainer(ctx context.Context, p *v1.Pod, c *pod.Container) error
+}
+
+// Files keeps what pods leave on the node.
+type Files interface {
 	// Cleanup removes the pod's directories, logs and cgroups.
 	Cleanup(ctx context.Context, p *v1.Pod) error
 	// TerminationMessage reads what an ended container left to say.
@@ -174,6 +180,7 @@ type Deps struct {
 	Observer Observer
 	Starter  Starter
 	Ender    Ender
+	Files    Files
 	Records  Records
 	Sink     StatusSink
 	Events   Recorder
