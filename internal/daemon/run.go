@@ -105,7 +105,9 @@ func Run[C any, P interface {
 		}
 	}
 	err = errors.Join(startErr, h.group.Wait(stopNow, h.cfg.ShutdownTimeout))
-	h.log.Info("stopped", "error", err)
+	if err == nil {
+		h.log.Info("stopped")
+	}
 	return err
 }
 

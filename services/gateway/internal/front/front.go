@@ -63,7 +63,7 @@ func New(ctx context.Context, o Options) (http.Handler, error) {
 		w.Header().Set("Allow", strings.Join(allowed(r, req.URL.Path), ", "))
 		writeStatus(w, methodNotAllowed(req))
 	})
-	api := r.With(named, negotiate, exchanging)
+	api := r.With(routed, negotiate, exchanging)
 	for _, route := range routes() {
 		api.Method(route.method, route.pattern, mux)
 	}
@@ -71,7 +71,9 @@ func New(ctx context.Context, o Options) (http.Handler, error) {
 		r.Method(http.MethodGet, path, o.Ops)
 	}
 	addDiscovery(r, o.Version)
-	docs.Mount(r)
+	if err := docs.Mount(r, o.Version); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 

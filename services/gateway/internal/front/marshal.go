@@ -25,10 +25,7 @@ var (
 	_ runtime.Delimited = marshaler{}
 )
 
-var (
-	lineJSON = protojson.MarshalOptions{EmitDefaultValues: true}
-	pageJSON = protojson.MarshalOptions{EmitDefaultValues: true, Multiline: true, Indent: "  "}
-)
+var encoding = protojson.MarshalOptions{EmitDefaultValues: true}
 
 // Marshal encodes an answer.
 func (m marshaler) Marshal(v any) ([]byte, error) {
@@ -36,11 +33,10 @@ func (m marshaler) Marshal(v any) ([]byte, error) {
 	case *httpbody.HttpBody:
 		return x.GetData(), nil
 	case proto.Message:
-		out, err := pageJSON.Marshal(x)
-		return append(out, '\n'), err
+		return marshal(x, func(b *bytes.Buffer, raw []byte) error { return json.Indent(b, raw, "", "  ") })
 	case map[string]any: // grpc-gateway's frame around a message of a stream
 		if msg, ok := x["result"].(proto.Message); ok {
-			return marshalLine(msg)
+			return marshal(msg, json.Compact)
 		}
 	case map[string]proto.Message: // and around its error, which the response writer replaces
 		return nil, nil
@@ -48,15 +44,15 @@ func (m marshaler) Marshal(v any) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// marshalLine writes a message on one line. protojson varies its blanks on purpose; they are taken out.
-func marshalLine(msg proto.Message) ([]byte, error) {
-	raw, err := lineJSON.Marshal(msg)
+// marshal writes a message and a newline. protojson varies its blanks on purpose; layout puts them where they belong.
+func marshal(msg proto.Message, layout func(*bytes.Buffer, []byte) error) ([]byte, error) {
+	raw, err := encoding.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", msg.ProtoReflect().Descriptor().FullName(), err)
 	}
 	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return nil, fmt.Errorf("encode %s: %w", msg.ProtoReflect().Descriptor().FullName(), err)
+	if err := layout(&b, raw); err != nil {
+		return nil, fmt.Errorf("lay out %s: %w", msg.ProtoReflect().Descriptor().FullName(), err)
 	}
 	b.WriteByte('\n')
 	return b.Bytes(), nil

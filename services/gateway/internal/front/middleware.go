@@ -99,20 +99,32 @@ func traced(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 	return otelhttp.NewHandler(inner, "gateway",
-		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }), otelhttp.WithFilter(isAPI))
+		otelhttp.WithSpanNameFormatter(spanName), otelhttp.WithFilter(isAPI))
+}
+
+// spanName is asked for when the request comes in and again after it: then the route is known.
+func spanName(_ string, r *http.Request) string {
+	return strings.TrimSpace(r.Method + " " + routeOf(r))
+}
+
+// routeOf gives the pattern that chi found; empty before that and for no route.
+func routeOf(r *http.Request) string {
+	rc := chi.RouteContext(r.Context())
+	if rc == nil || rc.RoutePattern() == "/*" {
+		return ""
+	}
+	return rc.RoutePattern()
 }
 
 func isAPI(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/api/") || strings.HasPrefix(r.URL.Path, "/podplane/")
 }
 
-// named gives the root span the route's name, once it is known.
-func named(next http.Handler) http.Handler {
+// routed says on the root span which route it is and for which namespace.
+func routed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
-			pattern := chi.RouteContext(r.Context()).RoutePattern()
-			span.SetName(r.Method + " " + pattern)
-			span.SetAttributes(routeKey.String(pattern), telemetry.NamespaceName.String(chi.URLParam(r, "namespace")))
+			span.SetAttributes(routeKey.String(routeOf(r)), telemetry.NamespaceName.String(chi.URLParam(r, "namespace")))
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -126,8 +138,8 @@ func observed(log *slog.Logger, m *metrics) func(http.Handler) http.Handler {
 			begin := time.Now()
 			defer func() {
 				route := "none"
-				if rc := chi.RouteContext(r.Context()); rc != nil && rc.RoutePattern() != "" && rc.RoutePattern() != "/*" {
-					route = rc.RoutePattern()
+				if known := routeOf(r); known != "" {
+					route = known
 				}
 				took := time.Since(begin)
 				m.observe(r.Method, route, sent.Status(), took)
