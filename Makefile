@@ -28,7 +28,7 @@ help: ## List the targets
 
 .PHONY: up
 up: build $(if $(CRI_ENDPOINT),,runtime images) ## Build what is needed and start Podplane, with a containerd of its own unless CRI_ENDPOINT names a runtime
-	@PODPLANE_LOCAL=$(LOCAL) exec bin/podplane up $(ARGS)
+	@exec bin/podplane up $(ARGS)
 
 .PHONY: build
 build: ## Build bin/podplane, the static binary of all services and the command line
@@ -67,7 +67,8 @@ test-host: packages-test build runtime images
 
 .PHONY: bench
 bench: build runtime images ## Measure Podplane beside the bare runtime; the results go to bench-*.json too (root)
-	@PODPLANE_LOCAL=$(LOCAL) bin/podplane bench $(ARGS)
+	@$(GO) build -o $(LOCAL)/bin/podplane-bench ./test/bench
+	@$(LOCAL)/bin/podplane-bench -out bench-$$(date -u +%Y%m%dT%H%M%SZ).json $(ARGS)
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck, gofumpt, the project's own checks and, where it can run, govulncheck

@@ -13,7 +13,7 @@ import (
 // StartTimeout bounds Start, StopTimeout the graceful part of Stop.
 const (
 	StartTimeout = 60 * time.Second
-	StopTimeout  = 15 * time.Second
+	StopTimeout  = 5 * time.Second
 )
 
 // Names and limits of the kernel and of containerd.

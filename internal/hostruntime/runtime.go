@@ -12,9 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// adoptTimeout is how long a containerd that runs already may take to answer before it is replaced.
+const adoptTimeout = 10 * time.Second
 
 // maxLog is the size from which the log is set aside at a start.
 const maxLog = 16 << 20
@@ -66,9 +70,9 @@ func (r *Runtime) start(ctx context.Context) error {
 		if err := r.launch(spec); err != nil {
 			return err
 		}
-	}
-	if err := r.waitReady(ctx); err != nil {
-		return err
+		if err := r.waitReady(ctx); err != nil {
+			return err
+		}
 	}
 	if r.host.Iptables {
 		if err := r.config.addRules(ctx); err != nil {
@@ -202,7 +206,7 @@ func (c *Config) environment() []string {
 	return append(env, c.Env...)
 }
 
-// adopt takes the containerd that runs already if it is the one that is wanted, and otherwise ends it.
+// adopt takes the containerd that runs already if it is the one that is wanted and is well, and otherwise ends it.
 func (r *Runtime) adopt(ctx context.Context, spec string) error {
 	c := &r.config
 	p, err := findProcess(c.pidFile(), c.configFile())
@@ -213,9 +217,18 @@ func (r *Runtime) adopt(ctx context.Context, spec string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(fmt.Errorf("read runtime's state: %w", err), p.close())
 	}
+	r.process = p
 	if string(running) == spec {
-		r.process, r.adopted = p, true
-		return nil
+		healthy, cancel := context.WithTimeout(ctx, adoptTimeout)
+		defer cancel()
+		if err = r.waitReady(healthy); err == nil {
+			r.adopted = true
+			return nil
+		}
+	}
+	r.process = nil
+	if ctx.Err() != nil {
+		return errors.Join(err, p.close())
 	}
 	return errors.Join(stopProcess(ctx, p), p.close())
 }

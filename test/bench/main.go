@@ -60,7 +60,7 @@ func run(ctx context.Context, o options) (err error) {
 	rc.Root = filepath.Join(dir, "containerd")
 	rc.State = fmt.Sprintf("/run/ppbench%d", os.Getpid())
 	rc.Bridge = fmt.Sprintf("ppb%d", os.Getpid())
-	rc.PodCIDR = "10.189.0.0/16"
+	rc.PodCIDR = "10.187.0.0/16"
 	rt, err := hostruntime.Start(ctx, rc)
 	if err != nil {
 		return err
