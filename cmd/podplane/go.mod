@@ -6,6 +6,7 @@ require (
 	github.com/podplane/podplane/internal v0.0.0
 	github.com/podplane/podplane/services/gateway v0.0.0
 	github.com/podplane/podplane/services/pleg v0.0.0
+	github.com/podplane/podplane/services/prober v0.0.0
 	github.com/podplane/podplane/services/volumed v0.0.0
 	github.com/spf13/cobra v1.10.2
 	k8s.io/api v0.36.3
