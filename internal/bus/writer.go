@@ -306,13 +306,15 @@ func (w *Writer[T]) later(key string, s *slot[T]) {
 // reconnected sends at once what waits after errors, and everything again when
 // the server came back without what was stored.
 func (w *Writer[T]) reconnected(ctx context.Context) {
-	info, err := w.b.c.streamInfo(ctx, bucketStream+w.b.spec.Name)
+	var top uint64 // taken before the question, as writes may go on
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	var top uint64
 	for _, s := range w.slots {
 		top = max(top, s.rev)
 	}
+	w.mu.Unlock()
+	info, err := w.b.c.streamInfo(ctx, bucketStream+w.b.spec.Name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	// Without the stream the owner is about to create it: what is stored then fails meanwhile and is tried again.
 	forgotten := fault.Is(err, fault.NotFound) || err == nil && (!w.created.IsZero() && !info.Created.Equal(w.created) || info.State.LastSeq < top)
 	if err == nil {
