@@ -27,11 +27,15 @@ func (c *Conn) ensure(ctx context.Context, s specInfo) error {
 		c.owned[s.stream] = s
 		c.mu.Unlock()
 	}
-	var last error
+	told := false
 	for delay := minEnsureDelay; ; delay = min(2*delay, maxEnsureDelay) {
-		last = c.ensureOnce(ctx, s, owner)
+		last := c.ensureOnce(ctx, s, owner)
 		if last == nil {
 			return nil
+		}
+		if delay == maxEnsureDelay && !told {
+			told = true
+			c.log.Info("bus "+s.kind+" waits for "+waitedFor(s, last), "bus."+s.kind, s.name, "error", last)
 		}
 		if k := fault.KindOf(last); k != fault.Unavailable && k != fault.NotFound {
 			return fmt.Errorf("open %s %s: %w", s.kind, s.name, last)

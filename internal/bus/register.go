@@ -111,6 +111,8 @@ func (g *Registration) run(ctx context.Context) {
 		case <-g.wake:
 		case <-ctx.Done():
 			return
+		case <-g.b.c.done:
+			return
 		}
 		if err := g.store(ctx); err != nil && ctx.Err() == nil {
 			g.b.c.log.Debug("bus: registration not renewed", "error", err)

@@ -53,7 +53,7 @@ const (
 // again runs f until ctx ends, waiting for the bus before and, with growing
 // delays, after each time. f says whether it got anywhere.
 func (c *Conn) again(ctx context.Context, what string, f func(context.Context) (progress bool, err error)) error {
-	delay := minRetryDelay
+	delay, told := minRetryDelay, ""
 	for {
 		if err := c.waitConnected(ctx); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -69,9 +69,11 @@ func (c *Conn) again(ctx context.Context, what string, f func(context.Context) (
 		if h := (*handlerError)(nil); errors.As(err, &h) {
 			return wrap(what, h.err)
 		}
-		c.log.Debug("bus: "+what+" interrupted", "error", err)
 		if progress {
-			delay = minRetryDelay
+			delay, told = minRetryDelay, ""
+		} else if delay == maxRetryDelay && told != err.Error() {
+			told = err.Error()
+			c.log.Warn("bus: "+what+" does not get on, trying again", "error", err)
 		}
 		if err := c.sleep(ctx, delay); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
