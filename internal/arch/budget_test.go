@@ -75,6 +75,28 @@ func report(t *testing.T, what string, budget int, all []measure) {
 	}
 }
 
+// TestNothingIsLeftOpen finds what must not be in the product: waits without a context, and work that was put off.
+func TestNothingIsLeftOpen(t *testing.T) {
+	for _, f := range files(t) {
+		if f.generated || f.under("test/images") {
+			continue
+		}
+		for _, group := range f.syntax.Comments {
+			for _, word := range []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"} {
+				if strings.Contains(group.Text(), word) {
+					t.Errorf("%s:%d says %s: do it or file it", f.path, fset.Position(group.Pos()).Line, word)
+				}
+			}
+		}
+		if f.test || f.under("internal/hostruntime", "internal/testkit", "test") { // these bring up and clean up hosts
+			continue
+		}
+		if slices.Contains(clockCalls(f), "Sleep") {
+			t.Errorf("%s sleeps: every wait of a service has a context", f.path)
+		}
+	}
+}
+
 // packages is how many packages a service may pull in, the standard library's included.
 const packages = 900
 

@@ -81,6 +81,7 @@ func Command[C any, P interface {
 			return Run[C, P](ctx, s, cfg, Options{})
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "YAML file with the configuration")
 	flags.BoolVar(&check, "check-config", false, "check the configuration and exit")

@@ -61,7 +61,7 @@ func TestCommandLine(t *testing.T) {
 		{"both rules", []string{"--size=-1", "--node=A_B"}, daemon.ExitUsage, "", "node: Invalid value"},
 		{"missing file", []string{"--config=/does/not/exist"}, daemon.ExitUsage, "", "/does/not/exist"},
 		{"insecure", []string{"--check-config", "--http-listen=0.0.0.0:80", "--insecure-listen"}, daemon.ExitOK, "", ""},
-		{"unknown flag", []string{"--nope"}, daemon.ExitFailed, "", "unknown flag: --nope"},
+		{"unknown flag", []string{"--nope"}, daemon.ExitUsage, "", "unknown flag: --nope"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := execute(t, c.args...)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
@@ -19,8 +18,6 @@ import (
 	"github.com/podplane/podplane/internal/rpc"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func startBus(t *testing.T, dir string, port int) *embedded.Server {
 	t.Helper()

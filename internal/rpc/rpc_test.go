@@ -8,10 +8,12 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -281,6 +283,50 @@ func TestOnlyReadingIsRepeated(t *testing.T) {
 	cc := dial(t, &directory{records: []*podplanev1.ServiceRecord{replica(address, "n1", 0)}}, 0)
 	if err := list(t, cc); err != nil || calls != 3 {
 		t.Errorf("%d calls, %v", calls, err)
+	}
+}
+
+type pods struct {
+	podplanev1.UnimplementedPodServiceServer
+	create func(context.Context) error
+}
+
+func (p *pods) CreatePod(ctx context.Context, _ *podplanev1.CreateRequest) (*httpbody.HttpBody, error) {
+	return nil, p.create(ctx)
+}
+
+// TestWritingIsNotRepeated cuts a connection under a call: only the caller can find out whether the call happened.
+func TestWritingIsNotRepeated(t *testing.T) {
+	var calls atomic.Int32
+	called, release := make(chan struct{}, 8), make(chan struct{})
+	s := rpc.NewServer(slog.New(slog.DiscardHandler))
+	podplanev1.RegisterPodServiceServer(s, &pods{create: func(context.Context) error {
+		calls.Add(1)
+		called <- struct{}{}
+		<-release
+		return nil
+	}})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(cut, lis, time.Millisecond) }()
+	cc := dial(t, &directory{records: []*podplanev1.ServiceRecord{replica(lis.Addr().String(), "n1", 0)}}, 0)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := podplanev1.NewPodServiceClient(cc).CreatePod(t.Context(), &podplanev1.CreateRequest{})
+		answered <- err
+	}()
+	<-called
+	stop()
+	if err := <-answered; !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "prober is not reachable") || calls.Load() != 1 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+	close(release)
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/podplane/podplane/internal/fault"
@@ -100,6 +102,66 @@ func TestSpansArriveWithinASecondAndAreNamed(t *testing.T) {
 	}
 	if name := req.ResourceSpans[0].ScopeSpans[0].Spans[0].Name; name != "pod.worker.sync" {
 		t.Errorf("span %q", name)
+	}
+}
+
+type collector struct {
+	coltracepb.UnimplementedTraceServiceServer
+	got chan *coltracepb.ExportTraceServiceRequest
+}
+
+func (c *collector) Export(_ context.Context, r *coltracepb.ExportTraceServiceRequest) (*coltracepb.ExportTraceServiceResponse, error) {
+	c.got <- r
+	return &coltracepb.ExportTraceServiceResponse{}, nil
+}
+
+func TestSpansOverGRPC(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{got: make(chan *coltracepb.ExportTraceServiceRequest, 4)}
+	srv := grpc.NewServer()
+	coltracepb.RegisterTraceServiceServer(srv, c)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+lis.Addr().String())
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.DiscardHandler))
+	if err != nil || !tr.Enabled() {
+		t.Fatalf("enabled %v, %v", tr.Enabled(), err)
+	}
+	_, span := telemetry.Tracer("x").Start(t.Context(), "pod.worker.sync")
+	span.End()
+	if err := tr.Stop(t.Context()); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if name := (<-c.got).ResourceSpans[0].ScopeSpans[0].Spans[0].Name; name != "pod.worker.sync" {
+		t.Errorf("span %q", name)
+	}
+	srv.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCollectorThatIsAwayHoldsNobodyUp(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	var log bytes.Buffer
+	tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatalf("an absent collector is no reason not to start: %v", err)
+	}
+	_, span := telemetry.Tracer("x").Start(t.Context(), "pod.worker.sync")
+	span.End()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if err := tr.Stop(ctx); time.Since(begin) > 5*time.Second {
+		t.Errorf("stopping took %v: %v", time.Since(begin), err)
+	}
+	if !strings.Contains(log.String(), "exporting telemetry failed") {
+		t.Errorf("nobody said so: %q", log.String())
 	}
 }
 

@@ -581,6 +581,9 @@ func TestRequestsAtOnceAreBounded(t *testing.T) {
 	if s := status(t, w); s.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("got %+v", s)
 	}
+	if w := do(t, h, http.MethodGet, "/version", ""); w.Code != 200 {
+		t.Errorf("what costs nothing is still answered: %d", w.Code)
+	}
 	close(release)
 	done.Wait()
 }

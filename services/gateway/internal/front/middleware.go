@@ -218,10 +218,14 @@ func refuseBody(w http.ResponseWriter) {
 	writeStatus(w, fault.ToStatus(fault.New(fault.TooLarge, "the body is larger than %d bytes, the most that is taken", MaxBodyBytes)))
 }
 
-// limited bounds how many requests and streams are served at once.
+// limited bounds how many requests and streams of the API are served at once. Health, metrics and pages are answered beyond that too.
 func limited(next http.Handler) http.Handler {
 	inFlight, streams := make(chan struct{}, maxInFlight), make(chan struct{}, maxStreams)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isAPI(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		slots := inFlight
 		if isTrue(r, "watch") || isTrue(r, "follow") {
 			slots = streams
