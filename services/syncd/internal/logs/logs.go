@@ -81,12 +81,11 @@ func (r *Reader) Stream(ctx context.Context, pod *v1.Pod, req *podplanev1.PodLog
 		return err
 	}
 	l.over = func() bool { return r.over(string(pod.UID), container, number) }
-	err = l.copy(ctx, out, o.follow, changes)
+	if err = l.copy(ctx, out, o.follow, changes); err == nil {
+		err = out.flush()
+	}
 	if errors.Is(err, errLimit) {
 		err = nil
-	}
-	if err == nil {
-		err = out.flush()
 	}
 	return err
 }
