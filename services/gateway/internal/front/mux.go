@@ -25,6 +25,7 @@ func newMux(ctx context.Context, conn func(service string) grpc.ClientConnInterf
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, marshaler{contentType: jsonType}),
 		runtime.WithMarshalerOption(jsonType, marshaler{contentType: jsonType}),
 		runtime.WithMarshalerOption(yamlType, marshaler{contentType: yamlType}),
+		runtime.SetQueryParameterParser(&queryParser{}),
 		runtime.WithErrorHandler(handleError),
 		runtime.WithStreamErrorHandler(handleStreamError),
 		runtime.WithRoutingErrorHandler(handleRoutingError),
