@@ -3,6 +3,7 @@ module github.com/podplane/podplane/cmd/podplane
 go 1.26.0
 
 require (
+	github.com/podplane/podplane/services/syncd v0.0.0
 	github.com/podplane/podplane/internal v0.0.0
 	github.com/podplane/podplane/services/gateway v0.0.0
 	github.com/podplane/podplane/services/pleg v0.0.0

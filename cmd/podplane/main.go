@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/services/gateway"
 	"github.com/podplane/podplane/services/pleg"
 	"github.com/podplane/podplane/services/prober"
+	"github.com/podplane/podplane/services/syncd"
 	"github.com/podplane/podplane/services/volumed"
 )
 
@@ -48,6 +49,6 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 	}
 	add("host", up.Commands()...)
 	add("use", cli.Commands()...)
-	add("service", natsd.Command(), pleg.Command(), prober.Command(), volumed.Command(), gateway.Command())
+	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), gateway.Command())
 	return cmd
 }
