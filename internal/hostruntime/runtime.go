@@ -128,6 +128,11 @@ func (r *Runtime) Stop(ctx context.Context) error {
 	return errors.Join(err, r.process.close(), removeFile(r.config.pidFile()))
 }
 
+// Retire is Stop for a runtime that has no pods left: it also removes the bridge and the rules. Images stay.
+func (r *Runtime) Retire(ctx context.Context) error {
+	return errors.Join(r.Stop(ctx), r.config.removeNetwork(ctx))
+}
+
 func stopProcess(ctx context.Context, p *process) error {
 	graceful, cancel := context.WithTimeout(ctx, StopTimeout)
 	defer cancel()

@@ -34,7 +34,7 @@ func TestRefused(t *testing.T) {
 		{"probe without handler", manifest("x", "\n  containers: [{name: app, image: $IMAGE, livenessProbe: {periodSeconds: 1}}]\n"), 422, "spec.containers[0].livenessProbe"},
 		{"port out of range", manifest("x", "\n  containers: [{name: app, image: $IMAGE, ports: [{containerPort: 70000}]}]\n"), 422, "spec.containers[0].ports[0].containerPort"},
 		{"limit below request", manifest("x", "\n  containers: [{name: app, image: $IMAGE, resources: {requests: {memory: 2Mi}, limits: {memory: 1Mi}}}]\n"), 422, "spec.containers[0].resources.requests"},
-		{"another kind", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", 400, ""},
+		{"another kind", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", 422, "kind"},
 		{"no yaml", "a: [b\n", 400, ""},
 		{"nothing", "", 400, ""},
 	} {

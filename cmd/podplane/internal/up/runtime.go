@@ -113,7 +113,7 @@ func (o *ownRuntime) stopRuntime(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stop the runtime: %w", err)
 	}
-	if err := r.Stop(ctx); err != nil {
+	if err := r.Retire(ctx); err != nil {
 		return fmt.Errorf("stop the runtime: %w", err)
 	}
 	return nil
