@@ -72,13 +72,13 @@ func closeShared() error {
 	return err
 }
 
-// NewNode starts a containerd for one test and removes it when the test ends.
-func NewNode(t testing.TB) *Node {
+// NewNode starts a containerd for one test, with more variables in its environment, and removes it when the test ends.
+func NewNode(t testing.TB, env ...string) *Node {
 	t.Helper()
 	if !shared.enabled {
 		t.Fatal("testkit: TestMain has to call testkit.Main")
 	}
-	node, err := start(t.Context())
+	node, err := start(t.Context(), env...)
 	if err != nil {
 		t.Fatalf("testkit: %v", err)
 	}

@@ -68,7 +68,7 @@ func Local() (string, error) {
 	}
 }
 
-func start(ctx context.Context) (*Node, error) {
+func start(ctx context.Context, env ...string) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a container runtime needs root: run the tests as root")
 	}
@@ -94,6 +94,7 @@ func start(ctx context.Context) (*Node, error) {
 	n.config.Bridge = slot.name
 	n.config.PodCIDR = slot.cidr
 	n.config.LogLevel = "info"
+	n.config.Env = env
 	n.config.Images = []hostruntime.Image{
 		{Name: hostruntime.PauseImage, Archive: filepath.Join(local, "images", "pause.tar")},
 		{Name: App, Archive: filepath.Join(local, "images", "app.tar")},

@@ -19,14 +19,19 @@ func Eventually(ctx context.Context, t testing.TB, what string, condition func(c
 	ticker := time.NewTicker(eventuallyPoll)
 	defer ticker.Stop()
 	start := time.Now()
+	var last error
 	for {
 		err := condition(ctx)
 		if err == nil {
 			return
 		}
+		// That the context ended says less than what was wrong before.
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, time.Since(start).Round(time.Millisecond), err)
+			t.Fatalf("%s: not within %s: %v", what, time.Since(start).Round(time.Millisecond), last)
 		case <-ticker.C:
 		}
 	}
