@@ -40,10 +40,8 @@ func Next(in Input) Plan {
 			p.Phase, p.Actions, p.Waits, p.Again = Terminating, nil, nil, time.Time{}
 		}
 	}
-	if p.Phase == Terminating && p.terminate(&in) {
+	if p.Phase != Syncing && p.terminate(&in) {
 		p.Phase = Terminated
-	}
-	if p.Phase == Terminated {
 		p.cleanup(&in)
 	}
 	return p
