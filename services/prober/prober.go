@@ -10,6 +10,7 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/cri"
@@ -19,16 +20,27 @@ import (
 	"github.com/podplane/podplane/services/prober/internal/api"
 	"github.com/podplane/podplane/services/prober/internal/feed"
 	"github.com/podplane/podplane/services/prober/internal/manager"
+	"github.com/podplane/podplane/services/prober/internal/priority"
 	"github.com/podplane/podplane/services/prober/internal/probe"
 )
 
 // Config is prober's configuration.
 type Config struct {
 	daemon.Config
+	Nice int `json:"nice" usage:"niceness of the process: below 0 it goes before what loads the processors, so that probes are made in time"`
 }
 
 // DefaultConfig gives the defaults.
-func DefaultConfig() Config { return Config{Config: daemon.DefaultConfig()} }
+func DefaultConfig() Config { return Config{Config: daemon.DefaultConfig(), Nice: -10} }
+
+// Validate checks the configuration.
+func (c *Config) Validate(path *field.Path) field.ErrorList {
+	list := c.Config.Validate(path)
+	if c.Nice < -20 || c.Nice > 19 {
+		list = append(list, field.Invalid(path.Child("nice"), c.Nice, "must be between -20 and 19"))
+	}
+	return list
+}
 
 // Service describes prober to those who run services.
 func Service() daemon.Service[Config] {
@@ -45,6 +57,9 @@ func Command() *cobra.Command { return daemon.Command(Service()) }
 
 // Run probes until ctx ends.
 func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
+	if err := priority.Set(cfg.Nice); err != nil {
+		deps.Log.Info("probes may be late while the processors are busy", "error", err)
+	}
 	observer, err := cri.NewMetrics(deps.Registry)
 	if err != nil {
 		return err

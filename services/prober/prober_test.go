@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,6 +73,8 @@ type rig struct {
 	pods   *bus.Bucket[*podplanev1.PodRecord]
 	status *bus.Bucket[*podplanev1.StatusRecord]
 	probes *bus.Bucket[*podplanev1.ProbeRecord]
+	// registry, when not nil, gets prober's metrics.
+	registry *prometheus.Registry
 }
 
 func newRig(t testing.TB) *rig {
@@ -112,7 +115,7 @@ func (r *rig) run(runtime cri.Execer) {
 	s := Service()
 	s.Run = func(ctx context.Context, _ Config, deps daemon.Deps) error { return run(ctx, runtime, deps) }
 	go func() {
-		done <- daemon.Run(ctx, s, config(r.dir), daemon.Options{InProcess: r.server, Log: slog.New(slog.DiscardHandler)})
+		done <- daemon.Run(ctx, s, config(r.dir), daemon.Options{InProcess: r.server, Log: slog.New(slog.DiscardHandler), Registry: r.registry})
 	}()
 	r.t.Cleanup(func() {
 		cancel()
