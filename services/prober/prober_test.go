@@ -85,26 +85,33 @@ func newRig(t testing.TB) *rig {
 	if r.server, err = embedded.Start(ctx, embedded.Options{StoreDir: filepath.Join(r.dir, "nats"), Port: -1}); err != nil {
 		t.Fatal(err)
 	}
-	if r.conn, err = bus.ConnectEmbedded(ctx, r.server, bus.Config{Node: node, Instance: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := bus.Provision(ctx, r.conn); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = r.conn.Close(context.Background())
-		_ = r.server.Shutdown(context.Background())
-	})
-	if r.pods, err = bus.Open(ctx, r.conn, bus.Pods); err != nil {
-		t.Fatal(err)
-	}
-	if r.status, err = bus.Open(ctx, r.conn, bus.Status); err != nil {
-		t.Fatal(err)
-	}
-	if r.probes, err = bus.Open(ctx, r.conn, bus.Probes); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = r.server.Shutdown(context.Background()) })
+	r.reconnect()
 	return r
+}
+
+// reconnect connects the test itself with the server that runs now.
+func (r *rig) reconnect() {
+	r.t.Helper()
+	ctx := r.t.Context()
+	conn, err := bus.ConnectEmbedded(ctx, r.server, bus.Config{Node: node, Instance: "test", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	r.conn = conn
+	if err := bus.Provision(ctx, conn); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.pods, err = bus.Open(ctx, conn, bus.Pods); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.status, err = bus.Open(ctx, conn, bus.Status); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.probes, err = bus.Open(ctx, conn, bus.Probes); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // run runs prober in this process with a runtime until the test ends.
