@@ -35,7 +35,7 @@ type Workers interface {
 func Run(ctx context.Context, conn *bus.Conn, node string, workers Workers, log *slog.Logger) error {
 	g, ctx := errgroup.WithContext(ctx)
 	pattern := bus.NodePattern(node)
-	r := reader{workers: workers, log: log}
+	r := reader{workers: workers, log: log, boot: bootID()}
 	g.Go(func() error { return watch(ctx, conn, bus.Volumes, pattern, r.volumes) })
 	g.Go(func() error { return watch(ctx, conn, bus.Probes, pattern, r.probe) })
 	g.Go(func() error { return watch(ctx, conn, bus.Evictions, pattern, r.eviction) })
@@ -60,6 +60,7 @@ func watch[T proto.Message](ctx context.Context, conn *bus.Conn, spec bus.Bucket
 type reader struct {
 	workers Workers
 	log     *slog.Logger
+	boot    string
 }
 
 // keyParts splits a key that has so many parts.
@@ -76,7 +77,7 @@ func (r reader) volumes(e bus.Entry[*podplanev1.VolumesRecord]) {
 	parts, ok := r.keyParts(e.Key, 2)
 	switch {
 	case !ok:
-	case e.Deleted:
+	case e.Deleted || stale(e.Value, r.boot):
 		r.workers.VolumesChanged(parts[1], nil)
 	default:
 		r.workers.VolumesChanged(parts[1], e.Value)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/events"
+	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
 	"github.com/podplane/podplane/services/volumed/internal/reconcile"
@@ -34,10 +35,6 @@ const (
 	// stopTimeout is how long Run waits for operations when it ends. One that hangs is left to the end of the process.
 	stopTimeout = 2 * time.Second
 	inboxSize   = 256
-
-	// AttrBootID is the attribute of each volume that says in which boot of the node it was set up: what was READY
-	// before a reboot is not.
-	AttrBootID = "bootID"
 )
 
 // Disk is where the volumes are; *plugin.Volumes is one.
@@ -172,7 +169,7 @@ func (c *Controller) Restore(r *podplanev1.VolumesRecord) {
 	c.do(func() {
 		sameBoot := true
 		for _, v := range r.GetVolumes() {
-			sameBoot = sameBoot && v.GetAttributes()[AttrBootID] == c.cfg.BootID
+			sameBoot = sameBoot && v.GetAttributes()[pod.VolumeBootID] == c.cfg.BootID
 		}
 		e := c.entry(r.GetUid())
 		e.namespace, e.name, e.trace = r.GetNamespace(), r.GetName(), r.GetTrace()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
 	"github.com/podplane/podplane/services/volumed/internal/reconcile"
 )
@@ -96,7 +97,7 @@ func (c *Controller) startSetup(e *entry, volume string) {
 	}
 	done := func(m plugin.Mounted, err error) {
 		r := reconcile.SetupResult{HostPath: m.HostPath, ReadOnly: m.ReadOnly, Revision: m.Revision}
-		r.Attributes = map[string]string{AttrBootID: c.cfg.BootID}
+		r.Attributes = map[string]string{pod.VolumeBootID: c.cfg.BootID}
 		maps.Copy(r.Attributes, m.Attributes)
 		if err != nil {
 			r.Error = err.Error()
