@@ -73,7 +73,7 @@ func dial(target, service string, o Options, more ...grpc.DialOption) (*grpc.Cli
 			MinConnectTimeout: connectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientKeepalive, Timeout: keepaliveDeadline}),
-		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxResponseBytes)),
 		grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0), // an idle channel would forget the addresses, and the bus may be away when they are needed
