@@ -38,20 +38,24 @@ type load struct {
 	ack acknowledged
 	wg  sync.WaitGroup
 	n   atomic.Int64
+
+	moved chan struct{} // n grew
 }
 
 // progress waits until n more things are acknowledged.
 func (l *load) progress(t *testing.T, ctx context.Context, n int64) {
 	t.Helper()
 	for goal := l.n.Load() + n; l.n.Load() < goal; {
-		if ctx.Err() != nil {
+		select {
+		case <-l.moved:
+		case <-ctx.Done():
 			t.Fatalf("stuck after %d acknowledgements", l.n.Load())
 		}
-		pause(ctx, time.Millisecond)
 	}
 }
 
 func (l *load) start(t *testing.T, ctx context.Context, writers int) {
+	l.moved = make(chan struct{}, 1)
 	l.ack.puts, l.ack.events = map[string]string{}, map[string]uint64{}
 	for w := range writers {
 		l.wg.Go(func() {
@@ -91,6 +95,10 @@ func (l *load) until(t *testing.T, ctx context.Context, try func(context.Context
 			defer l.ack.mu.Unlock()
 			acked()
 			l.n.Add(1)
+			select {
+			case l.moved <- struct{}{}:
+			default:
+			}
 			return
 		}
 		if !fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
