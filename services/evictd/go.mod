@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/podplane/podplane/internal v0.0.0
+	golang.org/x/sys v0.49.0
 	k8s.io/apimachinery v0.36.3
 )
 
@@ -17,7 +18,6 @@ require (
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	golang.org/x/net v0.60.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect

@@ -1,0 +1,4 @@
+package signals
+
+// ThreadsOf is for the fuzz test.
+var ThreadsOf = threadsOf
