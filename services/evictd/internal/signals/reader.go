@@ -86,6 +86,13 @@ func (r *Reader) Read() []policy.Observation {
 	return append(list, nodeBytes, nodeInodes, imageBytes, imageInodes, r.pids())
 }
 
+// Imagefs measures imagefs.available.
+func (r *Reader) Imagefs() policy.Observation {
+	path, err := r.imagefsPath()
+	inBytes, _ := filesystem(policy.ImagefsAvailable, policy.ImagefsInodesFree, path, err)
+	return inBytes
+}
+
 func observation(s policy.Signal, available, capacity int64, err error) policy.Observation {
 	return policy.Observation{Signal: s, Available: max(0, available), Capacity: capacity, At: time.Now(), Err: err}
 }

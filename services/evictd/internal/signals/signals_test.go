@@ -96,11 +96,12 @@ func TestThisHost(t *testing.T) {
 	if !r.OneFS() {
 		t.Error("the temporary directory is on two file systems")
 	}
-	if proc := signals.NewReader(signals.Paths{Nodefs: "/"}); true {
-		proc.SetImagefs("/proc", nil)
-		if proc.OneFS() {
-			t.Error("/ and /proc are one file system")
-		}
+	if o := r.Imagefs(); o.Err != nil || o.Capacity != list[3].Capacity {
+		t.Errorf("imagefs alone: %+v", o)
+	}
+	r.SetImagefs("/proc", nil)
+	if r.OneFS() {
+		t.Error("the temporary directory and /proc are one file system")
 	}
 }
 
