@@ -15,7 +15,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
 fi
 echo "building images"
 gcc -Os -static -s -Wall -Wextra -Werror -o "$build/pause" internal/hostruntime/pause/pause.c
-export CGO_ENABLED=0
+export CGO_ENABLED=0 GOFLAGS="-buildvcs=false"
 go build -trimpath -ldflags '-s -w' -o "$build/app" ./test/images/app
 go build -trimpath -o .local/bin/mkimage ./internal/image/mkimage
 

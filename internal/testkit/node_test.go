@@ -25,12 +25,18 @@ import (
 // runPod starts a pod of one container and returns the sandbox's and the container's ID.
 func runPod(t *testing.T, node *testkit.Node, name, image string, args ...string) (string, string) {
 	t.Helper()
+	return runPodOnPort(t, node, freePort(t), name, image, args...)
+}
+
+// runPodOnPort publishes the container's port 8080 on the host.
+func runPodOnPort(t *testing.T, node *testkit.Node, port int32, name, image string, args ...string) (string, string) {
+	t.Helper()
 	client := node.Client(t)
 	sandbox := &cri.SandboxConfig{
 		Name: name, Namespace: "default", UID: "uid-" + name, Hostname: name,
 		LogDirectory: filepath.Join(node.Dir, "logs", name),
 		CgroupParent: node.CgroupParent,
-		PortMappings: []cri.PortMapping{{ContainerPort: 8080, HostPort: freePort(t)}},
+		PortMappings: []cri.PortMapping{{ContainerPort: 8080, HostPort: port}},
 		Labels:       map[string]string{pod.LabelPodName: name, pod.LabelPodUID: "uid-" + name},
 	}
 	if err := os.MkdirAll(sandbox.LogDirectory, 0o755); err != nil {
@@ -91,7 +97,8 @@ func bounded(t *testing.T) context.Context {
 func TestPodHasAddressAndAnswers(t *testing.T) {
 	testkit.CheckLeaks(t)
 	node := testkit.Containerd(t)
-	sandboxID, id := runPod(t, node, "answers", testkit.App, "serve")
+	port := freePort(t)
+	sandboxID, id := runPodOnPort(t, node, port, "answers", testkit.App, "serve")
 	client := node.Client(t)
 	status, err := client.SandboxStatus(t.Context(), sandboxID)
 	if err != nil {
@@ -100,13 +107,15 @@ func TestPodHasAddressAndAnswers(t *testing.T) {
 	if len(status.IPs) != 1 {
 		t.Fatalf("addresses of the sandbox are %v, want one", status.IPs)
 	}
-	testkit.Eventually(bounded(t), t, "the pod answers", func(ctx context.Context) error {
-		body, err := get(ctx, "http://"+status.IPs[0]+":8080/")
-		if err == nil && body != "hello from answers\n" {
-			return fmt.Errorf("the answer is %q", body)
-		}
-		return err
-	})
+	for _, address := range []string{status.IPs[0] + ":8080", fmt.Sprintf("127.0.0.1:%d", port)} {
+		testkit.Eventually(bounded(t), t, "the pod answers at "+address, func(ctx context.Context) error {
+			body, err := get(ctx, "http://"+address+"/")
+			if err == nil && body != "hello from answers\n" {
+				return fmt.Errorf("the answer is %q", body)
+			}
+			return err
+		})
+	}
 	result, err := client.ExecSync(t.Context(), id, []string{"/app", "id"}, 10*time.Second)
 	if err != nil || !strings.Contains(string(result.Stdout), "uid=0") {
 		t.Errorf("exec says %q, %v", result.Stdout, err)
