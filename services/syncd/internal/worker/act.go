@@ -37,10 +37,9 @@ func (w *worker) act(ctx context.Context, actions []plan.Action) {
 	if len(actions) == 0 {
 		return
 	}
-	traced := telemetry.ContextWithTraceparent(ctx, w.trace)
-	traced, span := w.m.deps.Tracer.Start(traced, "pod.sync", trace.WithAttributes(
-		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace),
-	))
+	traced := cri.WithPodUID(telemetry.ContextWithTraceparent(ctx, w.trace), w.uid)
+	traced, span := telemetry.Start(traced, w.m.deps.Tracer, "pod.sync",
+		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace))
 	b := &batch{span: span, began: w.m.deps.Now(), m: w.m}
 	b.left.Store(int32(len(actions)))
 	for _, a := range actions {

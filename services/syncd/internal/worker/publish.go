@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
@@ -175,9 +174,8 @@ func (w *worker) previousContainer(name string) *v1.ContainerStatus {
 
 func (w *worker) announceReady(now time.Time) {
 	ctx := telemetry.ContextWithTraceparent(context.Background(), w.trace)
-	_, span := w.m.deps.Tracer.Start(ctx, "pod.status.ready", trace.WithAttributes(
-		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace),
-	))
+	_, span := telemetry.Start(ctx, w.m.deps.Tracer, "pod.status.ready",
+		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace))
 	span.End()
 	if created := w.pod.CreationTimestamp; !created.IsZero() {
 		w.m.deps.Metrics.podStarted(now.Sub(created.Time))
