@@ -26,11 +26,10 @@ func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64, fresh bool) {
 		s.drop(uid, rev)
 		return
 	}
-	if old := s.byUID[uid]; (old != nil && rev <= old.rev) || rev <= s.gone[uid] {
+	if old := s.byUID[uid]; (old != nil && rev <= old.rev) || s.gone.holds(uid, rev, s.opts.Now()) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.gone, uid)
 	s.byUID[uid] = &podEntry{rec: rec, pod: pod, rev: rev}
 	s.names[nsName{pod.Namespace, pod.Name}] = uid
 	s.show(uid)
@@ -38,24 +37,21 @@ func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64, fresh bool) {
 	s.publish(PodChange{UID: uid, Record: rec, Pod: pod, Fresh: fresh})
 }
 
-// removePod takes the deletion of a pod's record at a revision (0: unknown). ours says that the deletion was acknowledged to us and the
-// watch will report it again.
+// removePod takes the deletion of a pod's record at a revision (0: unknown). ours says that the deletion was acknowledged to us.
 func (s *Store) removePod(uid string, rev uint64, ours bool) {
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.mu.Lock()
 	if !ours {
-		delete(s.gone, uid)
 		delete(s.abandoned, uid)
 	}
+	s.gone.bury(uid, rev, s.opts.Now())
 	e := s.byUID[uid]
 	if e == nil || (rev != 0 && rev <= e.rev) {
 		s.mu.Unlock()
 		return
 	}
-	if ours {
-		s.gone[uid] = e.rev
-	}
+	s.gone.bury(uid, e.rev, s.opts.Now())
 	delete(s.byUID, uid)
 	n := nsName{e.pod.Namespace, e.pod.Name}
 	if s.names[n] == uid {
@@ -71,7 +67,7 @@ func (s *Store) ApplyStatus(rec *podplanev1.StatusRecord, rev uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	uid := rec.GetUid()
-	if old, ok := s.statuses[uid]; ok && rev <= old.rev {
+	if old, ok := s.statuses[uid]; (ok && rev <= old.rev) || s.noStatus.holds(uid, rev, s.opts.Now()) {
 		return
 	}
 	s.statuses[uid] = statusEntry{rec: rec, rev: rev}
@@ -84,9 +80,11 @@ func (s *Store) ApplyStatus(rec *podplanev1.StatusRecord, rev uint64) {
 func (s *Store) removeStatus(uid string, rev uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rev != 0 && rev <= s.statuses[uid].rev {
+	last := s.statuses[uid].rev
+	if rev != 0 && rev <= last {
 		return
 	}
+	s.noStatus.bury(uid, max(rev, last), s.opts.Now())
 	delete(s.statuses, uid)
 }
 

@@ -103,7 +103,7 @@ func (f *Feed) onObject(e bus.Entry[*podplanev1.ObjectRecord]) {
 		return
 	}
 	if parts, err := bus.SplitKey(e.Key); err == nil && len(parts) == 3 {
-		f.removeObject(objectKey{kind: parts[1], namespace: parts[0], name: parts[2]}, e.Revision, false)
+		f.removeObject(objectKey{kind: parts[1], namespace: parts[0], name: parts[2]}, e.Revision)
 	}
 }
 

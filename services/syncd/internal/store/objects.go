@@ -149,7 +149,7 @@ func (s *Store) DeleteObject(ctx context.Context, kind, namespace, name string, 
 	if err := remove(ctx, s.objects, k.bus(), s.opts.Patience); err != nil {
 		return nil, fmt.Errorf("delete %s %s/%s: %w", kind, namespace, name, err)
 	}
-	s.removeObject(k, 0, true)
+	s.removeObject(k, 0)
 	return last, nil
 }
 
@@ -192,32 +192,27 @@ func (s *Store) applyObject(rec *podplanev1.ObjectRecord, rev uint64) {
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.mu.Lock()
-	if old := s.objectsBy[k]; (old != nil && rev <= old.rev) || rev <= s.objGone[k] {
+	if old := s.objectsBy[k]; (old != nil && rev <= old.rev) || s.objGone.holds(k, rev, s.opts.Now()) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.objGone, k)
 	s.objectsBy[k] = &objectEntry{rec: rec, rev: rev}
 	s.table(k.kind).Set(configObject(rec))
 	s.mu.Unlock()
 	s.publishObject(ObjectChange{Kind: k.kind, Namespace: k.namespace, Name: k.name})
 }
 
-func (s *Store) removeObject(k objectKey, rev uint64, ours bool) {
+func (s *Store) removeObject(k objectKey, rev uint64) {
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.mu.Lock()
-	if !ours {
-		delete(s.objGone, k)
-	}
+	s.objGone.bury(k, rev, s.opts.Now())
 	e := s.objectsBy[k]
 	if e == nil || (rev != 0 && rev <= e.rev) {
 		s.mu.Unlock()
 		return
 	}
-	if ours {
-		s.objGone[k] = e.rev
-	}
+	s.objGone.bury(k, e.rev, s.opts.Now())
 	delete(s.objectsBy, k)
 	s.table(k.kind).Delete(k.namespace, k.name)
 	s.mu.Unlock()

@@ -94,10 +94,11 @@ type Store struct {
 	names     map[nsName]string // to UID
 	pending   map[nsName]*v1.Pod
 	statuses  map[string]statusEntry
-	gone      map[string]uint64   // UID of a pod that was deleted here to its last revision, until the watch has seen the deletion
+	gone      tombs[string]
+	noStatus  tombs[string]
 	abandoned map[string]struct{} // UIDs whose creation failed without an answer
 	objectsBy map[objectKey]*objectEntry
-	objGone   map[objectKey]uint64
+	objGone   tombs[objectKey]
 
 	podTable, configMaps, secrets *watchcache.Table
 
@@ -127,8 +128,8 @@ func New(pods Bucket[*podplanev1.PodRecord], status Bucket[*podplanev1.StatusRec
 		opts: opts, pods: pods, status: status, objects: objects,
 		subs: make(map[int]func(PodChange)), objSub: make(map[int]func(ObjectChange)),
 		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]*v1.Pod),
-		statuses: make(map[string]statusEntry), gone: make(map[string]uint64), abandoned: make(map[string]struct{}),
-		objectsBy: make(map[objectKey]*objectEntry), objGone: make(map[objectKey]uint64),
+		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), abandoned: make(map[string]struct{}),
+		objectsBy: make(map[objectKey]*objectEntry), objGone: newTombs[objectKey](),
 		podTable: watchcache.New(opts.Limits), configMaps: watchcache.New(opts.Limits), secrets: watchcache.New(opts.Limits),
 		unsaid: 3, synced: make(chan struct{}), chores: newChores(),
 	}

@@ -356,3 +356,26 @@ func TestNotSyncedIsUnavailable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestASlowAnswerDoesNotBringAPodBack(t *testing.T) {
+	f := &flaky{stored: map[string]*podplanev1.PodRecord{}, lose: func(int) (bool, bool) { return false, false }, calls: make(chan string, 16)}
+	s := store.New(f, nil, nil, store.Options{Node: node})
+	s.SayAllSynced()
+	o, err := s.CreatePod(t.Context(), newPod("web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, rev, err := f.Lookup(t.Context(), bus.PodKey(node, o.UID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SayPodRemoved(o.UID, rev+2)
+	s.SayPod(rec, rev+1)
+	if _, ok := s.Pod(o.UID); ok {
+		t.Error("an older revision brought the pod back")
+	}
+	s.SayPod(rec, rev+3)
+	if _, ok := s.Pod(o.UID); !ok {
+		t.Error("a newer revision did not count")
+	}
+}
