@@ -3,8 +3,6 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -148,20 +146,24 @@ func (w *world) start() *process {
 	return p
 }
 
-// forwardEvents does what pleg does: it tells the workers what happens in the runtime.
+// forwardEvents does what pleg does: it tells the workers what happens in the runtime, when the runtime is there.
 func (w *world) forwardEvents(ctx context.Context, m *worker.Manager) {
-	stream, err := w.cri.Events(ctx)
-	if err != nil {
-		w.t.Errorf("events: %v", err)
-		return
+	for ctx.Err() == nil {
+		if stream, err := w.cri.Events(ctx); err == nil {
+			w.forward(stream, m)
+			stream.Close()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
-	defer stream.Close()
+}
+
+func (w *world) forward(stream cri.EventStream, m *worker.Manager) {
 	for {
 		e, err := stream.Recv()
 		if err != nil {
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				w.t.Errorf("receive: %v", err)
-			}
 			return
 		}
 		h := worker.Hint{ID: e.ID}
@@ -239,13 +241,23 @@ func (w *world) status(uid string) v1.PodStatus {
 	return s
 }
 
-func (w *world) runtimePod(uid string) pod.RuntimePod {
+func (w *world) runtimePod(uid string) *pod.RuntimePod {
 	w.t.Helper()
 	rp, err := w.cri.PodStatus(w.t.Context(), uid)
 	if err != nil {
 		w.t.Fatalf("pod status: %v", err)
 	}
-	return rp
+	return &rp
+}
+
+// list returns everything that the runtime has.
+func (w *world) list() []pod.RuntimePod {
+	w.t.Helper()
+	list, err := w.cri.ListPods(w.t.Context(), cri.Filter{})
+	if err != nil {
+		w.t.Fatalf("list pods: %v", err)
+	}
+	return list
 }
 
 func (w *world) hasEvent(substring string) bool {
