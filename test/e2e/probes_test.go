@@ -85,11 +85,11 @@ func TestReadinessFollowsTheApplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := "http://" + net.JoinHostPort(p.Status.PodIP, "8080")
-	post(t, base+"/unhealthy")
+	post(t, base+"/healthz?ok=false", http.StatusServiceUnavailable)
 	if _, err := s.WaitPod(ctx, ns(t), "moody", "is not Ready", func(p *corev1.Pod) bool { return p != nil && !harness.IsReady(p) }); err != nil {
 		t.Fatal(err)
 	}
-	post(t, base+"/healthy")
+	post(t, base+"/healthz?ok=true", http.StatusOK)
 	p, err = s.WaitReady(ctx, ns(t), "moody")
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestReadinessFollowsTheApplication(t *testing.T) {
 	}
 }
 
-func post(t *testing.T, url string) {
+func post(t *testing.T, url string, want int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(""))
 	if err != nil {
@@ -110,7 +110,7 @@ func post(t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode/100 != 2 {
+	if resp.StatusCode != want {
 		t.Fatalf("POST %s: %s", url, resp.Status)
 	}
 }
