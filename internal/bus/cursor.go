@@ -19,13 +19,18 @@ const (
 	pullBatch = 256
 	pullBytes = 8 * mib
 
-	pullExpires   = 2 * time.Minute
-	pullHeartbeat = 15 * time.Second
 	scanExpires   = 5 * time.Second
 	scanHeartbeat = time.Second
 
 	// cursorIdle is how long the server keeps a consumer that nobody asks any more.
 	cursorIdle = time.Minute
+)
+
+// Followers ask seldom and get a sign of life in between: a watcher at rest
+// costs four small messages a minute. Tests make it quicker.
+var (
+	pullExpires   = 2 * time.Minute
+	pullHeartbeat = 15 * time.Second
 )
 
 // errCursorLost says that messages may have been missed: open a new cursor.

@@ -1,6 +1,11 @@
 package bus
 
-import "google.golang.org/protobuf/proto"
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
 
 // Unchecked makes a bucket without opening it, to try what a service may not do.
 func Unchecked[T proto.Message](c *Conn, spec BucketSpec[T]) *Bucket[T] {
@@ -9,3 +14,10 @@ func Unchecked[T proto.Message](c *Conn, spec BucketSpec[T]) *Bucket[T] {
 
 // UncheckedStream makes a stream without opening it.
 func UncheckedStream(c *Conn, spec StreamSpec) *Stream { return &Stream{c: c, spec: spec} }
+
+// QuickPulls makes the requests of followers expire soon, until the test ends.
+func QuickPulls(t *testing.T, expires, heartbeat time.Duration) {
+	oldExpires, oldHeartbeat := pullExpires, pullHeartbeat
+	pullExpires, pullHeartbeat = expires, heartbeat
+	t.Cleanup(func() { pullExpires, pullHeartbeat = oldExpires, oldHeartbeat })
+}
