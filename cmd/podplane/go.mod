@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/podplane/podplane/internal v0.0.0
+	github.com/podplane/podplane/services/evictd v0.0.0
 	github.com/podplane/podplane/services/gateway v0.0.0
 	github.com/podplane/podplane/services/pleg v0.0.0
 	github.com/podplane/podplane/services/prober v0.0.0

@@ -14,6 +14,7 @@ import (
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/daemon"
+	"github.com/podplane/podplane/services/evictd"
 	"github.com/podplane/podplane/services/gateway"
 	"github.com/podplane/podplane/services/pleg"
 	"github.com/podplane/podplane/services/prober"
@@ -49,6 +50,6 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 	}
 	add("host", up.Commands()...)
 	add("use", cli.Commands()...)
-	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), gateway.Command())
+	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	return cmd
 }
