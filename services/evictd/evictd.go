@@ -147,7 +147,7 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 	if err != nil {
 		return err
 	}
-	sensors := signals.NewReader(signals.Paths{Proc: cfg.ProcRoot, Cgroup: cfg.CgroupRoot, Nodefs: nodefs(cfg.Root)})
+	sensors := signals.NewReader(signals.Paths{Proc: cfg.ProcRoot, Cgroup: cfg.CgroupRoot, Nodefs: cfg.Root})
 	var m *manager.Manager
 	table := feed.NewTable(deps.Log, func() { m.PodsChanged() })
 	gc := startImages(cfg, deps, runtime, table, sensors)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/podplane/podplane/internal/bus"
@@ -85,14 +83,4 @@ func (r *records) Run(ctx context.Context) error {
 	err := r.conditions.Run(ctx)
 	cancel()
 	return errors.Join(err, <-done)
-}
-
-// nodefs is the root directory, or the nearest directory above it while it does not exist yet.
-func nodefs(root string) string {
-	for {
-		if _, err := os.Stat(root); err == nil || filepath.Dir(root) == root {
-			return root
-		}
-		root = filepath.Dir(root)
-	}
 }

@@ -115,7 +115,7 @@ type Manager struct {
 	busy       bool // slow work is under way
 	alertUntil time.Time
 	reclaimed  time.Time
-	notBefore  time.Time // pods are measured again
+	notBefore  time.Time              // pods are measured again
 	crossed    map[policy.Signal]bool // told in Events
 	silent     map[policy.Signal]string
 	unmet      map[policy.Signal]bool

@@ -20,7 +20,7 @@ import (
 type Paths struct {
 	// Proc and Cgroup are the mount points of procfs and the cgroup hierarchies.
 	Proc, Cgroup string
-	// Nodefs is a directory on the file system of pods' volumes.
+	// Nodefs is a directory on the file system of pods' volumes. While it does not exist, the nearest one above counts.
 	Nodefs string
 }
 
@@ -70,7 +70,7 @@ func (r *Reader) OneFS() bool {
 		return true
 	}
 	var nodefs, imagefs unix.Stat_t
-	if unix.Stat(r.paths.Nodefs, &nodefs) != nil || unix.Stat(path, &imagefs) != nil {
+	if unix.Stat(existing(r.paths.Nodefs), &nodefs) != nil || unix.Stat(path, &imagefs) != nil {
 		return true
 	}
 	return nodefs.Dev == imagefs.Dev
@@ -80,7 +80,7 @@ func (r *Reader) OneFS() bool {
 func (r *Reader) Read() []policy.Observation {
 	list := make([]policy.Observation, 0, len(policy.Signals))
 	list = append(list, r.Memory())
-	nodeBytes, nodeInodes := filesystem(policy.NodefsAvailable, policy.NodefsInodesFree, r.paths.Nodefs, nil)
+	nodeBytes, nodeInodes := filesystem(policy.NodefsAvailable, policy.NodefsInodesFree, existing(r.paths.Nodefs), nil)
 	path, err := r.imagefsPath()
 	imageBytes, imageInodes := filesystem(policy.ImagefsAvailable, policy.ImagefsInodesFree, path, err)
 	return append(list, nodeBytes, nodeInodes, imageBytes, imageInodes, r.pids())
@@ -182,6 +182,13 @@ func threadsOf(loadavg string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("loadavg %q: no number of threads", loadavg)
+}
+
+func existing(dir string) string {
+	for !exists(dir) && filepath.Dir(dir) != dir {
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 func exists(path string) bool {

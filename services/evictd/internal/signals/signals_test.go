@@ -82,7 +82,7 @@ func TestPIDs(t *testing.T) {
 
 // TestThisHost measures for real: everything can be measured on a host that tests run on.
 func TestThisHost(t *testing.T) {
-	r := signals.NewReader(signals.Paths{Nodefs: t.TempDir()})
+	r := signals.NewReader(signals.Paths{Nodefs: filepath.Join(t.TempDir(), "not", "yet")})
 	r.SetImagefs(os.TempDir(), nil)
 	list := r.Read()
 	if len(list) != len(policy.Signals) {
