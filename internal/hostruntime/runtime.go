@@ -182,15 +182,17 @@ func (r *Runtime) prepare() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look at containerd: %w", err)
 	}
+	// PATH comes first, and differs between the shells that a user has.
+	environment := c.environment()[1:]
 	sum := sha256.New()
-	fmt.Fprintln(sum, config, program.Size(), program.ModTime().UnixNano(), strings.Join(c.environment(), "\n"))
+	fmt.Fprintln(sum, config, program.Size(), program.ModTime().UnixNano(), strings.Join(environment, "\n"))
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
 
-// environment is what containerd runs with: PATH, proxies and OTEL_* of this process, and Config.Env.
+// environment is what containerd runs with: PATH first, proxies and OTEL_* of this process, and Config.Env.
 func (c *Config) environment() []string {
 	path := c.BinDir + ":" + os.Getenv(pathEnvironment) + ":" + administrators
-	env := []string{pathEnvironment + "=" + path}
+	var env []string
 	otel := false
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -208,6 +210,7 @@ func (c *Config) environment() []string {
 		env = append(env, "OTEL_SERVICE_NAME=containerd")
 	}
 	sort.Strings(env)
+	env = append([]string{pathEnvironment + "=" + path}, env...)
 	return append(env, c.Env...)
 }
 

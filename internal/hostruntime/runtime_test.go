@@ -2,6 +2,7 @@ package hostruntime_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,8 @@ func start(t *testing.T, config hostruntime.Config) *hostruntime.Runtime {
 
 func TestStartAdoptsWhatRuns(t *testing.T) {
 	node := testkit.NewNode(t)
+	// Another shell, with another PATH.
+	t.Setenv("PATH", os.Getenv("PATH")+":/nowhere")
 	again := start(t, node.Runtime.Config())
 	if !again.Adopted() || again.PID() != node.Runtime.PID() {
 		t.Errorf("adopted %v, process %d, want %d", again.Adopted(), again.PID(), node.Runtime.PID())
@@ -127,6 +130,37 @@ func TestStopForcesAHungContainerd(t *testing.T) {
 	node.Runtime = nil
 	if err := r.Wait(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestNetworkComesBackAfterItWasRetired(t *testing.T) {
+	node := testkit.NewNode(t)
+	config := node.Runtime.Config()
+	sandbox := func(name string) (string, error) {
+		return node.Client(t).RunSandbox(t.Context(), &cri.SandboxConfig{
+			Name: name, Namespace: "default", UID: name, LogDirectory: t.TempDir(), CgroupParent: node.CgroupParent,
+		})
+	}
+	id, err := sandbox("before")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Client(t).RemoveSandbox(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Runtime.Retire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	node.Runtime = nil
+	if _, err := net.InterfaceByName(config.Bridge); err == nil {
+		t.Error("the bridge is still there")
+	}
+	node.Restart(t)
+	if _, err := sandbox("after"); err != nil {
+		t.Errorf("a sandbox after the network was removed: %v", err)
+	}
+	if _, err := net.InterfaceByName(config.Bridge); err != nil {
+		t.Errorf("the bridge did not come back: %v", err)
 	}
 }
 
