@@ -156,7 +156,10 @@ func (r *reading) run(ctx context.Context) (progress bool, err error) {
 			if !r.from.Follow && d.seq > end {
 				return true, nil
 			}
-			if err := r.give(ctx, d); err != nil {
+			// The server takes a time that has not come yet as the end of the stream.
+			if d.time.Before(r.from.Since) {
+				r.next = d.seq + 1
+			} else if err := r.give(ctx, d); err != nil {
 				return true, &handlerError{err}
 			}
 			progress = true

@@ -138,17 +138,31 @@ func testFollow(t *testing.T, s Subject) {
 	if v := <-all; v != "live" {
 		t.Fatal(v)
 	}
-	fresh, freshEnded := follow(bus.ReadFrom{Since: time.Now().Add(time.Minute)})
 	publish(t, j, "follow.a", "end")
 	if err := <-allEnded; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+
+	// A time that has not come yet leaves out what is stored before it.
+	since := time.Now().Add(200 * time.Millisecond)
+	later, laterEnded := follow(bus.ReadFrom{Since: since})
+	late := 0
+	var stored time.Time
+	for ; stored.Before(since); late++ {
+		publish(t, j, "follow.a", fmt.Sprint(late))
+		stored = must(j.Info(within(t)))(t).LastTime
+	}
 	select {
-	case v := <-fresh:
-		t.Fatalf("a message of before came: %s", v)
-	case err := <-freshEnded:
+	case v := <-later:
+		if v != fmt.Sprint(late-1) || late < 2 {
+			t.Fatalf("message %s of %d came first", v, late)
+		}
+	case err := <-laterEnded:
 		t.Fatal(err)
-	default:
+	}
+	publish(t, j, "follow.a", "end")
+	if err := <-laterEnded; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
 	}
 }
 
