@@ -45,7 +45,7 @@ func TestCreateWhatFits(t *testing.T) {
 	s := start(t, watchcache.Limits{})
 	port := `"containers":[{"name":"a","image":"b:1","ports":[{"containerPort":80,"hostPort":8080}]}]`
 	first := s.mustCreate("first", port)
-	if _, _, err := s.create("second", port); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "host port 8080/TCP is in use by pod default/first") {
+	if _, err := s.create("second", port); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "host port 8080/TCP is in use by pod default/first") {
 		t.Errorf("a taken port: got %v", err)
 	}
 	s.store.ApplyStatus(&podplanev1.StatusRecord{Node: node, Uid: string(first.UID), Phase: podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED}, 1)
@@ -53,7 +53,7 @@ func TestCreateWhatFits(t *testing.T) {
 	for _, name := range []string{"p3", "p4", "p5", "p6"} {
 		s.mustCreate(name)
 	}
-	if _, _, err := s.create("p7"); !fault.Is(err, fault.ResourceExhausted) || !strings.Contains(err.Error(), "5 active pods of at most 5") {
+	if _, err := s.create("p7"); !fault.Is(err, fault.ResourceExhausted) || !strings.Contains(err.Error(), "5 active pods of at most 5") {
 		t.Errorf("a full node: got %v", err)
 	}
 }
@@ -64,7 +64,7 @@ func TestOnlyOneOfManyGetsAName(t *testing.T) {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { _, _, errs[i] = s.create("web") })
+		wg.Go(func() { _, errs[i] = s.create("web") })
 	}
 	wg.Wait()
 	won := 0

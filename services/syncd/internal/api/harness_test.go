@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/bus"
@@ -98,19 +97,18 @@ func podJSON(name string, more ...string) *httpbody.HttpBody {
 	return &httpbody.HttpBody{ContentType: "application/json", Data: []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"` + name + `","labels":{"app":"` + name + `"}},"spec":{` + spec + `}}`)}
 }
 
-func (s *system) create(name string, more ...string) (*v1.Pod, string, error) {
+func (s *system) create(name string, more ...string) (*v1.Pod, error) {
 	s.t.Helper()
-	var header metadata.MD
-	b, err := s.pods.CreatePod(s.t.Context(), &podplanev1.CreateRequest{Namespace: "default", Body: podJSON(name, more...)}, grpc.Header(&header))
+	b, err := s.pods.CreatePod(s.t.Context(), &podplanev1.CreateRequest{Namespace: "default", Body: podJSON(name, more...)})
 	if err != nil {
-		return nil, "", fault.FromGRPC(err)
+		return nil, fault.FromGRPC(err)
 	}
-	return decodeTo[v1.Pod](s.t, b.GetData()), strings.Join(header.Get(api.HeaderCode), ","), nil
+	return decodeTo[v1.Pod](s.t, b.GetData()), nil
 }
 
 func (s *system) mustCreate(name string, more ...string) *v1.Pod {
 	s.t.Helper()
-	pod, _, err := s.create(name, more...)
+	pod, err := s.create(name, more...)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (c *configs[T]) create(ctx context.Context, req *podplanev1.CreateRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return created(ctx, stored)
+	return body(stored)
 }
 
 func (c *configs[T]) replace(ctx context.Context, req *podplanev1.ReplaceRequest) (*httpbody.HttpBody, error) {

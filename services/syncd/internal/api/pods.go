@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"google.golang.org/genproto/googleapis/api/httpbody"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -19,9 +17,6 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/store"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
-
-// HeaderCode is the header with which an answer asks for another HTTP status than 200.
-const HeaderCode = "x-http-code"
 
 var tracer = telemetry.Tracer("github.com/podplane/podplane/services/syncd/internal/api")
 
@@ -59,13 +54,6 @@ func dry(values []string) (bool, error) {
 	return len(values) > 0, nil
 }
 
-func created(ctx context.Context, o *watchcache.Object) (*httpbody.HttpBody, error) {
-	if err := grpc.SetHeader(ctx, metadata.Pairs(HeaderCode, "201")); err != nil {
-		return nil, fault.New(fault.Internal, "set the answer's code: %w", err)
-	}
-	return body(o)
-}
-
 func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ *httpbody.HttpBody, err error) {
 	ctx, span := telemetry.Start(ctx, tracer, "pod.create", telemetry.NamespaceName.String(req.GetNamespace()))
 	defer func() { telemetry.End(span, err) }()
@@ -98,7 +86,7 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 			return nil, err
 		}
 		span.SetAttributes(telemetry.PodUID.String(o.UID), telemetry.PodName.String(o.Name), telemetry.NamespaceName.String(o.Namespace))
-		return created(ctx, o)
+		return body(o)
 	}
 }
 
@@ -249,6 +237,9 @@ func (p *pods) GetPodLog(req *podplanev1.PodLogRequest, stream bodyStream) error
 		return fault.For(fault.NotFound, fault.Object{Resource: "pods", Name: req.GetName()}, "")
 	}
 	return p.logs.Stream(stream.Context(), c.Pod, req, func(data []byte) error {
+		if data == nil {
+			return stream.SendHeader(nil)
+		}
 		return stream.Send(&httpbody.HttpBody{ContentType: "text/plain", Data: data})
 	})
 }

@@ -15,7 +15,8 @@ import (
 
 // Logs reads the logs of containers.
 type Logs interface {
-	// Stream sends what the request asks for, in pieces that belong to the receiver, until the end or, when following, until ctx ends.
+	// Stream sends what the request asks for, in pieces that belong to the receiver, until the end or, when following, until ctx ends. A
+	// nil piece comes first, when the request is accepted and before there may be anything to send.
 	Stream(ctx context.Context, pod *v1.Pod, req *podplanev1.PodLogRequest, send func([]byte) error) error
 }
 

@@ -193,7 +193,7 @@ func TestBusAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	_, _, err := s.create("lost")
+	_, err := s.create("lost")
 	if took := time.Since(began); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != time.Second || took > 3*time.Second {
 		t.Errorf("create: got %v after %v, retry after %v", err, took, fault.RetryAfter(err))
 	}

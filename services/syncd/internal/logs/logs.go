@@ -49,7 +49,7 @@ func New(dir string, statuses Statuses, log *slog.Logger) *Reader {
 }
 
 // Stream sends what the request asks for, in pieces that belong to the receiver, until the end or, when following, until the container
-// ends or ctx does.
+// ends or ctx does. A nil piece comes first, when the request is accepted.
 func (r *Reader) Stream(ctx context.Context, pod *v1.Pod, req *podplanev1.PodLogRequest, send func([]byte) error) error {
 	o, err := r.options(req)
 	if err != nil {
@@ -78,6 +78,9 @@ func (r *Reader) Stream(ctx context.Context, pod *v1.Pod, req *podplanev1.PodLog
 	defer l.close()
 	out := &output{options: o, send: send, left: o.limit}
 	if err := l.seekTail(o.tail); err != nil {
+		return err
+	}
+	if err := send(nil); err != nil {
 		return err
 	}
 	l.over = func() bool { return r.over(string(pod.UID), container, number) }

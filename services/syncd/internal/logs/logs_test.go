@@ -339,7 +339,12 @@ func TestFollowEndsWithTheClient(t *testing.T) {
 	r := newRig(t)
 	r.write("0.log", line(1, "F", "x"))
 	ctx, cancel := context.WithCancel(t.Context())
-	err := r.reader.Stream(ctx, pod(), &podplanev1.PodLogRequest{Follow: true}, func([]byte) error { cancel(); return nil })
+	err := r.reader.Stream(ctx, pod(), &podplanev1.PodLogRequest{Follow: true}, func(data []byte) error {
+		if data != nil {
+			cancel()
+		}
+		return nil
+	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
