@@ -23,7 +23,7 @@ import (
 
 // Bounds of the view.
 const (
-	MaxEvents = 2048
+	MaxEvents = 1024
 	MaxAge    = time.Hour
 
 	pruneInterval = time.Minute

@@ -80,8 +80,17 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		return dry(podObject(rec, pod, nil)), nil
 	}
 	rev, err := create(ctx, s.pods, s.podKey(rec.GetUid()), rec, s.opts.Patience)
+	if !fresh && fault.Is(err, fault.AlreadyExists) {
+		// An earlier attempt under this UID was stored without an answer: it is the pod that is wanted.
+		s.refresh(ctx, rec.GetUid())
+		if o, ok := s.podTable.Get(pod.Namespace, pod.Name); ok && o.UID == rec.GetUid() {
+			return o, nil
+		}
+	}
 	if err != nil {
-		s.abandon(rec.GetUid(), err)
+		if fresh {
+			s.abandon(rec.GetUid(), err)
+		}
 		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	s.applyPod(rec, rev, fresh)

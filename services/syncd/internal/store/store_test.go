@@ -379,3 +379,26 @@ func TestASlowAnswerDoesNotBringAPodBack(t *testing.T) {
 		t.Error("a newer revision did not count")
 	}
 }
+
+func TestAStaticPodThatWasStoredUnansweredIsFound(t *testing.T) {
+	healthy := false
+	s, f := onFlaky(t, func(n int) (bool, bool) { return n > 1 && !healthy, n == 1 })
+	static := func() store.NewPod {
+		n := newPod("web-node-1")
+		n.Pod.UID, n.Source = "0123456789abcdef", podplanev1.Source_SOURCE_FILE
+		return n
+	}
+	if _, err := s.CreatePod(t.Context(), static()); !fault.Is(err, fault.Unavailable) {
+		t.Fatalf("got %v", err)
+	}
+	f.mu.Lock()
+	healthy = true
+	f.mu.Unlock()
+	o, err := s.CreatePod(t.Context(), static())
+	if err != nil || o.UID != "0123456789abcdef" {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	if _, ok := s.Pod("0123456789abcdef"); !ok || len(f.stored) != 1 {
+		t.Errorf("it is not there, %d are stored", len(f.stored))
+	}
+}
