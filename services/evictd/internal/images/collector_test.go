@@ -115,9 +115,11 @@ func TestUnusedGoWhenAsked(t *testing.T) {
 
 func TestByUseOfDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, _ *images.Collector) {
-		if w.where != "/var/lib/crifake" || w.whereErr != nil {
-			t.Errorf("images are at %q, %v", w.where, w.whereErr)
-		}
+		w.set(func() {
+			if w.where != "/var/lib/crifake" || w.whereErr != nil {
+				t.Errorf("images are at %q, %v", w.where, w.whereErr)
+			}
+		})
 		sleep(11 * time.Minute)
 		if n := len(w.present(t)); n != 4 {
 			t.Errorf("%d images below the high mark", n)
