@@ -9,7 +9,7 @@
 // # Guarantees
 //
 //   - One order at a time. An order stays on the bus until its pod has ended or is gone; the next one waits for that, or
-//     until the pod has been terminating for 30 s. Without syncd nothing is ordered beyond the first.
+//     until the pod has been terminating for 30 s, and a second for the kernel to take back what it had. Without syncd nothing is ordered beyond the first.
 //   - Fresh numbers. Before an order the pods are measured and then the node once more: what was true before does not count.
 //   - Conditions are written when they change, and each 10 s at most.
 //   - Crash-only. Orders and conditions are read back from the bus at the start.
@@ -98,6 +98,7 @@ const (
 	heartbeat    = 9 * time.Second
 	hangsAfter   = 30 * time.Second // an obeyed order whose pod does not end holds no other up
 	reclaimPause = time.Minute      // before images are removed again for the same pressure
+	settlePause  = time.Second      // after a pod has ended, before its memory is counted as still in use
 	againPause   = time.Second      // before pods are measured again when no order came of it
 	unmetPause   = 10 * time.Second // the same, when no pod can go
 )

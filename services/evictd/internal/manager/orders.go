@@ -39,7 +39,7 @@ func (m *Manager) settle(ctx context.Context, now time.Time) {
 	m.mu.Unlock()
 	for _, o := range done {
 		m.deps.Records.RemoveOrder(o.GetUid())
-		m.state.LastOrderEnd = now
+		m.state.LastOrderEnd, m.notBefore = now, now.Add(settlePause)
 		m.opts.Log.InfoContext(ctx, "eviction done", string(telemetry.PodUID), o.GetUid(), string(telemetry.PodName), o.GetName(),
 			string(telemetry.NamespaceName), o.GetNamespace(), "after", now.Sub(o.GetOrderedAt().AsTime()).String())
 	}
