@@ -157,15 +157,15 @@ type node struct {
 	addresses []string
 }
 
-// work runs the workers, once the desired pods and the runtime's settings are known.
+// work runs the workers, once the desired pods are known.
 func (n *node) work(ctx context.Context) error {
 	select {
 	case <-n.store.Synced():
 	case <-ctx.Done():
 		return nil
 	}
-	manager, executor, err := n.manager(ctx)
-	if err != nil || ctx.Err() != nil {
+	manager, executor, err := n.manager()
+	if err != nil {
 		return err
 	}
 	cancel := n.store.Subscribe(func(c store.PodChange) { manager.PodChanged(n.podChange(c)) })
@@ -202,56 +202,26 @@ func (n *node) podChange(c store.PodChange) worker.PodChange {
 	}
 }
 
-// manager makes the workers' manager with the runtime's settings, for which it waits.
-func (n *node) manager(ctx context.Context) (*worker.Manager, *runtime.Executor, error) {
-	name, driver := n.runtimeSettings(ctx)
-	if ctx.Err() != nil {
-		return nil, nil, nil
-	}
+// manager makes the workers' manager.
+func (n *node) manager() (*worker.Manager, *runtime.Executor, error) {
 	recorder := podEvents{n.deps.Events}
+	settings := &settings{runtime: n.client}
 	puller := images.New(n.client, n.store, recorder, n.cfg.PullSlots)
 	executor := runtime.New(runtime.Config{
 		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
-		Cgroups: runtime.NewCgroups(driver, n.cfg.CgroupRoot), Allocatable: runtime.MachineResources(),
+		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Allocatable: runtime.MachineResources(),
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)
 	if err != nil {
 		return nil, nil, fmt.Errorf("register the workers' metrics: %w", err)
 	}
 	return worker.New(worker.Config{
-		Node: n.deps.Node, HostIPs: n.addresses, RuntimeName: name, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
+		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 	}, worker.Deps{
-		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Events: recorder, Metrics: metrics,
+		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
 	}, n.deps.Log), executor, nil
-}
-
-// runtimeSettings asks the runtime for its name and its cgroup driver until it answers. One that does not tell its driver uses cgroupfs.
-func (n *node) runtimeSettings(ctx context.Context) (name string, driver cri.CgroupDriver) {
-	pause := 50 * time.Millisecond
-	for said := false; ; said = true {
-		version, err := n.client.Version(ctx)
-		if err == nil {
-			settings, err := n.client.RuntimeConfig(ctx)
-			if err == nil && settings.CgroupDriver != "" {
-				return version.RuntimeName, settings.CgroupDriver
-			}
-			return version.RuntimeName, cri.CgroupDriverCgroupfs
-		}
-		if ctx.Err() != nil {
-			return "", ""
-		}
-		if !said {
-			n.deps.Log.WarnContext(ctx, "waiting for the container runtime", "endpoint", n.cfg.CRIEndpoint, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return "", ""
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, time.Second)
-	}
 }
 
 // podEvents records Events about pods.

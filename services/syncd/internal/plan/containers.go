@@ -135,6 +135,9 @@ func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, curre
 // image says whether the image is ready for a start, and plans what makes it so.
 func (p *Plan) image(in *Input, spec *v1.Container) bool {
 	img := in.Images[spec.Name]
+	if img.Ref != spec.Image {
+		img = Image{} // the spec was changed meanwhile
+	}
 	if img.Ready {
 		return true
 	}

@@ -69,6 +69,8 @@ type Busy struct {
 
 // Image is what is known of the image for the next start of a container.
 type Image struct {
+	// Ref is the image that it is about: what is known of another one counts for nothing.
+	Ref string
 	// Ready: present, as the pull policy wants it.
 	Ready bool
 	// Failures counts failed attempts in a row; the others describe the last one.

@@ -251,9 +251,10 @@ func (m *model) complete(i int, ok bool) {
 
 func (m *model) image(container string, ok bool) plan.Image {
 	if ok {
-		return plan.Image{Ready: true}
+		return plan.Image{Ref: "x", Ready: true}
 	}
 	img := m.in.Images[container]
+	img.Ref = "x"
 	img.Failures++
 	img.Reason, img.FailedAt, img.NotBefore = plan.ReasonErrImagePull, m.in.Now, m.in.Now.Add(plan.ImageDelay(img.Failures))
 	return img

@@ -30,7 +30,7 @@ func situation(changes ...func(*plan.Input)) plan.Input {
 			},
 		},
 		Runtime: &pod.RuntimePod{Sandboxes: []pod.Sandbox{{ID: "s0", Ready: true, IPs: []string{"10.0.0.1"}}}},
-		Images:  map[string]plan.Image{"a": {Ready: true}, "b": {Ready: true}, "init": {Ready: true}, "side": {Ready: true}},
+		Images:  map[string]plan.Image{"a": present, "b": present, "init": present, "side": present},
 	}
 	for _, c := range changes {
 		c(&in)
@@ -38,6 +38,9 @@ func situation(changes ...func(*plan.Input)) plan.Input {
 	in.Runtime.Sort()
 	return in
 }
+
+// present is an image that is there.
+var present = plan.Image{Ref: "x", Ready: true}
 
 type change = func(*plan.Input)
 
@@ -178,19 +181,23 @@ func TestNext(t *testing.T) {
 		},
 		"image failed just now": {
 			in: situation(func(in *plan.Input) {
-				in.Images["a"] = plan.Image{Failures: 1, Reason: "ErrImagePull", FailedAt: at(1), NotBefore: now.Add(9 * time.Second)}
+				in.Images["a"] = plan.Image{Ref: "x", Failures: 1, Reason: "ErrImagePull", FailedAt: at(1), NotBefore: now.Add(9 * time.Second)}
 			}),
 			waits: "image ErrImagePull", again: 2 * time.Second,
 		},
 		"image backs off": {
 			in: situation(func(in *plan.Input) {
-				in.Images["a"] = plan.Image{Failures: 1, Reason: "ErrImagePull", FailedAt: at(5), NotBefore: now.Add(5 * time.Second)}
+				in.Images["a"] = plan.Image{Ref: "x", Failures: 1, Reason: "ErrImagePull", FailedAt: at(5), NotBefore: now.Add(5 * time.Second)}
 			}),
 			waits: "image ImagePullBackOff", again: 5 * time.Second,
 		},
+		"image of an earlier spec": {
+			in:      situation(func(in *plan.Input) { in.Images["a"] = plan.Image{Ref: "old", Ready: true} }),
+			actions: "EnsureImage container=a",
+		},
 		"image may be tried again": {
 			in: situation(func(in *plan.Input) {
-				in.Images["a"] = plan.Image{Failures: 1, Reason: "ErrImagePull", FailedAt: at(10), NotBefore: now}
+				in.Images["a"] = plan.Image{Ref: "x", Failures: 1, Reason: "ErrImagePull", FailedAt: at(10), NotBefore: now}
 			}),
 			actions: "EnsureImage container=a",
 		},

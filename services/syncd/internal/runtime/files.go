@@ -144,7 +144,11 @@ func (e *Executor) remove(ctx context.Context, uid string) error {
 	}
 	dir := e.PodDir(uid)
 	err := errors.Join(removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")), removeEmpty(dir))
-	for _, cgroup := range e.cfg.Cgroups.paths(uid) {
+	cgroups, driverErr := e.cgroups(ctx)
+	if driverErr != nil {
+		return driverErr
+	}
+	for _, cgroup := range cgroups.paths(uid) {
 		err = errors.Join(err, removeCgroup(cgroup))
 	}
 	if err != nil {

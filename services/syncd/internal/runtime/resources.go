@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -92,6 +94,20 @@ type Cgroups struct {
 	Mount string
 }
 
+// cgroups describes the cgroup tree as the runtime sees it.
+func (e *Executor) cgroups(ctx context.Context) (Cgroups, error) {
+	g := e.cfg.Cgroups
+	if e.cfg.Driver == nil {
+		return g, nil
+	}
+	driver, err := e.cfg.Driver(ctx)
+	if err != nil {
+		return g, fmt.Errorf("ask the runtime for its cgroup driver: %w", err)
+	}
+	g.Driver = driver
+	return g, nil
+}
+
 const kubepods = "kubepods"
 
 // Parent returns the cgroup of the pod, by quality-of-service class, as the runtime's driver names it.
@@ -158,10 +174,10 @@ func slicePath(slice string) string {
 // cgroupMount is where Linux systems have the cgroup file systems.
 const cgroupMount = "/sys/fs/cgroup"
 
-// NewCgroups describes the node's cgroup tree for the runtime's driver.
-func NewCgroups(driver cri.CgroupDriver, root string) Cgroups {
+// NewCgroups describes the node's cgroup tree.
+func NewCgroups(root string) Cgroups {
 	_, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers"))
-	return Cgroups{Driver: driver, Root: root, Unified: err == nil, Mount: cgroupMount}
+	return Cgroups{Root: root, Unified: err == nil, Mount: cgroupMount}
 }
 
 // MachineResources returns the machine's CPUs and memory.

@@ -41,6 +41,8 @@ type Config struct {
 	ResolvConf string
 	HostsFile  string
 	Cgroups    Cgroups
+	// Driver says which cgroup driver the runtime uses; nil: that of Cgroups.
+	Driver func(context.Context) (cri.CgroupDriver, error)
 	// Allocatable is what resourceFieldRef gives where a container has no limit; its memory is also the base of oom_score_adj.
 	Allocatable v1.ResourceList
 }
@@ -83,7 +85,7 @@ func New(cfg Config, runtime CRI, puller *images.Puller, objects Objects, events
 
 // CreateSandbox runs the pod's sandbox and returns its status.
 func (e *Executor) CreateSandbox(ctx context.Context, p *v1.Pod, attempt uint32, trace string) (pod.Sandbox, error) {
-	config, complaint, err := e.sandboxConfig(p, attempt, trace)
+	config, complaint, err := e.sandboxConfig(ctx, p, attempt, trace)
 	if err != nil {
 		return pod.Sandbox{}, fmt.Errorf("configure the sandbox of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -143,7 +145,7 @@ func (e *Executor) create(ctx context.Context, r worker.StartRequest) (string, e
 	if err := e.makeContainerDirs(r, spec, config); err != nil {
 		return "", configError(err)
 	}
-	sandbox, _, err := e.sandboxConfig(r.Pod, r.Sandbox.Attempt, r.Sandbox.Annotations[pod.AnnotationTraceparent])
+	sandbox, _, err := e.sandboxConfig(ctx, r.Pod, r.Sandbox.Attempt, r.Sandbox.Annotations[pod.AnnotationTraceparent])
 	if err != nil {
 		return "", configError(err)
 	}

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,11 +15,15 @@ import (
 )
 
 // sandboxConfig describes the pod's sandbox. It is the same each time for one pod and attempt. complaint says what the resolver had to leave out.
-func (e *Executor) sandboxConfig(p *v1.Pod, attempt uint32, trace string) (config *cri.SandboxConfig, complaint string, err error) {
+func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32, trace string) (config *cri.SandboxConfig, complaint string, err error) {
+	cgroups, err := e.cgroups(ctx)
+	if err != nil {
+		return nil, "", err
+	}
 	config = &cri.SandboxConfig{
 		Name: p.Name, Namespace: p.Namespace, UID: string(p.UID), Attempt: attempt,
 		LogDirectory: e.LogDir(p), Labels: podLabels(p), Annotations: podAnnotations(p, trace),
-		CgroupParent: e.cfg.Cgroups.Parent(p), Security: sandboxSecurity(p), PortMappings: portMappings(p),
+		CgroupParent: cgroups.Parent(p), Security: sandboxSecurity(p), PortMappings: portMappings(p),
 	}
 	if !p.Spec.HostNetwork {
 		if config.Hostname, err = hosts.KernelHostname(p, e.cfg.Cluster.Domain); err != nil {

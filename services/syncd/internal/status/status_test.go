@@ -148,7 +148,7 @@ func TestMake(t *testing.T) {
 		"verdict beats the past": {makeStatus(running("a"), readiness, previous(wasRunning), verdict(plan.Readiness, "a-id", false)), "Running ready=False/ContainersNotReady a=running"},
 		"startup probe to come":  {makeStatus(running("a"), func(in *status.Input) { in.Pod.Spec.Containers[0].StartupProbe = &v1.Probe{} }), "Running ready=False/ContainersNotReady a=running"},
 		"image backs off": {makeStatus(func(in *status.Input) {
-			in.Images = map[string]plan.Image{"a": {Failures: 1, Reason: "ErrImagePull", FailedAt: now.Add(-5 * time.Second), NotBefore: now.Add(time.Second)}}
+			in.Images = map[string]plan.Image{"a": {Ref: "x", Failures: 1, Reason: "ErrImagePull", FailedAt: now.Add(-5 * time.Second), NotBefore: now.Add(time.Second)}}
 		}), "Pending ready=False/ContainersNotReady a=waiting:ImagePullBackOff"},
 		"config error": {makeStatus(func(in *status.Input) {
 			in.Failures = map[string]plan.Failure{"a": {Reason: "CreateContainerConfigError", NotBefore: now.Add(time.Second)}}

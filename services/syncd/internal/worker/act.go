@@ -136,25 +136,31 @@ func (w *worker) failed(f plan.Failure, reason string, err error) plan.Failure {
 
 func (w *worker) ensureImage(a plan.Action) func(context.Context) func(*worker) {
 	w.busy.Images[a.Container] = true
-	p := w.pod
+	p, ref := w.pod, ""
+	if c := findContainer(w.pod, a.Container); c != nil {
+		ref = c.Image
+	}
 	return func(ctx context.Context) func(*worker) {
 		img, err := w.m.deps.Starter.EnsureImage(ctx, p, a.Container)
 		return func(w *worker) {
 			delete(w.busy.Images, a.Container)
 			switch {
 			case err == nil:
-				w.images[a.Container], w.infos[a.Container] = plan.Image{Ready: true}, img
+				w.images[a.Container], w.infos[a.Container] = plan.Image{Ref: ref, Ready: true}, img
 			case errors.Is(err, context.Canceled):
 			default:
-				w.imageFailed(a.Container, err)
+				w.imageFailed(a.Container, ref, err)
 			}
 		}
 	}
 }
 
-func (w *worker) imageFailed(container string, err error) {
+func (w *worker) imageFailed(container, ref string, err error) {
 	now := w.m.deps.Now()
 	img := w.images[container]
+	if img.Ref != ref {
+		img = plan.Image{Ref: ref}
+	}
 	img.Failures++
 	img.Reason, img.Message, img.FailedAt = plan.ReasonErrImagePull, err.Error(), now
 	if e, ok := errors.AsType[*cri.ImageError](err); ok && e.Reason != "" {
@@ -191,12 +197,18 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 			return func(w *worker) { w.startFailed(r, err) }
 		}
 		now := w.m.deps.Now()
-		// The container runs: say so before the hook has ended, which may take its time.
-		w.post(func(n *news) {
-			n.results = append(n.results, func(w *worker) { w.view.sawContainer(c, now) })
-		})
-		hookErr := w.m.deps.Starter.PostStart(ctx, r.Pod, r.Container, c.ID, podIP)
-		return func(w *worker) { w.containerStarted(r, c.ID, hookErr) }
+		var hookErr error
+		if spec := findContainer(r.Pod, r.Container); spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
+			// The container runs: say so before the hook has ended, which may take its time.
+			w.post(func(n *news) {
+				n.results = append(n.results, func(w *worker) { w.view.sawContainer(c, now) })
+			})
+			hookErr = w.m.deps.Starter.PostStart(ctx, r.Pod, r.Container, c.ID, podIP)
+		}
+		return func(w *worker) {
+			w.view.sawContainer(c, now)
+			w.containerStarted(r, c.ID, hookErr)
+		}
 	}
 }
 
@@ -359,6 +371,18 @@ func (w *worker) removeRecord() func(context.Context) func(*worker) {
 
 func (w *worker) event(container, eventType, reason, message string) {
 	w.m.deps.Events.PodEvent(w.pod, container, eventType, reason, message)
+}
+
+// findContainer returns the container's spec, nil when there is none.
+func findContainer(p *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
 }
 
 // parentOf is the trace that things made now belong to.

@@ -45,9 +45,6 @@ func New(cfg Config, deps Deps, log *slog.Logger) *Manager {
 	if cfg.Resync <= 0 {
 		cfg.Resync = time.Minute
 	}
-	if cfg.RuntimeName == "" {
-		cfg.RuntimeName = "containerd"
-	}
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}

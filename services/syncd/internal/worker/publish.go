@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,7 +68,7 @@ func (w *worker) publish(in plan.Input, p plan.Plan) {
 	s := w.previous
 	if !w.stale || s == nil {
 		made := status.Make(status.Input{
-			Input: in, Plan: p, HostIPs: w.m.cfg.HostIPs, RuntimeName: w.m.cfg.RuntimeName, FirstSeen: w.first, Messages: w.messages,
+			Input: in, Plan: p, HostIPs: w.m.cfg.HostIPs, RuntimeName: w.m.deps.Settings.RuntimeName(), FirstSeen: w.first, Messages: w.messages,
 		})
 		s = &made
 	}
@@ -88,15 +87,62 @@ func (w *worker) publish(in plan.Input, p plan.Plan) {
 	if sb := w.view.runtime.NewestSandbox(); sb != nil {
 		rec.SandboxId = sb.ID
 	}
-	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(rec)
-	if err != nil || bytes.Equal(key, w.published) {
+	w.waiting = waits
+	if !w.worthPublishing(rec, in.Now) {
 		return
 	}
-	w.published = key
 	w.announce(in.Now, s)
-	w.previous, w.waiting = s, waits
+	w.previous = s
 	rec.UpdatedAt = timestamppb.New(in.Now)
 	w.m.deps.Sink.Set(rec)
+}
+
+// waitsPause is how long a change of nothing but what a pod waits for is held back: most such waits are over at once.
+const waitsPause = 300 * time.Millisecond
+
+// worthPublishing says whether the record differs from the one before. It decides that a change of the waits alone can wait, until holdUntil.
+func (w *worker) worthPublishing(rec *podplanev1.StatusRecord, now time.Time) bool {
+	if w.published == nil {
+		w.published = rec
+		return true
+	}
+	if proto.Equal(rec, withTime(w.published, rec)) {
+		w.holdUntil = time.Time{}
+		return false
+	}
+	if proto.Equal(withWaits(rec, nil), withWaits(withTime(w.published, rec), nil)) {
+		if w.holdUntil.IsZero() {
+			w.holdUntil = now.Add(waitsPause)
+		}
+		if now.Before(w.holdUntil) {
+			return false
+		}
+	}
+	w.holdUntil = time.Time{}
+	w.published = rec
+	return true
+}
+
+// withTime is the record with the time of another.
+func withTime(rec, of *podplanev1.StatusRecord) *podplanev1.StatusRecord {
+	c := shallow(rec)
+	c.UpdatedAt = of.GetUpdatedAt()
+	return c
+}
+
+// withWaits is the record with other waits.
+func withWaits(rec *podplanev1.StatusRecord, waits []*podplanev1.Waiting) *podplanev1.StatusRecord {
+	c := shallow(rec)
+	c.Waiting = waits
+	return c
+}
+
+// shallow copies a record's fields, not what they point to.
+func shallow(rec *podplanev1.StatusRecord) *podplanev1.StatusRecord {
+	return &podplanev1.StatusRecord{
+		Schema: rec.GetSchema(), Node: rec.GetNode(), Uid: rec.GetUid(), Namespace: rec.GetNamespace(), Name: rec.GetName(), Phase: rec.GetPhase(),
+		Status: rec.GetStatus(), SandboxId: rec.GetSandboxId(), Waiting: rec.GetWaiting(), Trace: rec.GetTrace(), UpdatedAt: rec.GetUpdatedAt(),
+	}
 }
 
 // waits turns the plan's waits into records that keep their age while they last.

@@ -58,6 +58,9 @@ type process struct {
 	ended  sync.WaitGroup
 }
 
+// RuntimeName is worker.Settings.
+func (w *world) RuntimeName() string { return "containerd" }
+
 func (w *world) Set(rec *podplanev1.StatusRecord) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +135,7 @@ func (w *world) start() *process {
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup"},
 	}, w.cri, images.New(w.cri, w, w, 0), w, w)
 	p.m = worker.New(worker.Config{Node: node, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
-		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w,
+		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w,
 	}, slog.New(slog.DiscardHandler))
 	w.mu.Lock()
 	w.current = p

@@ -61,6 +61,12 @@ type StatusSink interface {
 	Remove(uid string)
 }
 
+// Settings are what the runtime says about itself.
+type Settings interface {
+	// RuntimeName is the scheme of container IDs. It is asked for once the runtime has answered about a pod.
+	RuntimeName() string
+}
+
 // Recorder records Events about pods. It never blocks.
 type Recorder interface {
 	PodEvent(p *v1.Pod, container, eventType, reason, message string)
@@ -165,8 +171,6 @@ type Config struct {
 	Node string
 	// HostIPs are the node's addresses, the primary one first.
 	HostIPs []string
-	// RuntimeName is the scheme of container IDs.
-	RuntimeName string
 	// StartSlots bounds the sandboxes and containers that are being started at one time.
 	StartSlots int
 	// Resync is how often all pods are compared with the runtime.
@@ -184,6 +188,7 @@ type Deps struct {
 	Records  Records
 	Sink     StatusSink
 	Events   Recorder
+	Settings Settings
 	Metrics  *Metrics
 	Tracer   trace.Tracer
 	// Now is the clock.

@@ -14,9 +14,8 @@ import (
 
 // news is what was handed to a worker since it last looked. The newest value of each kind counts.
 type news struct {
-	pod     *v1.Pod
-	trace   string
-	deleted bool
+	pod   *v1.Pod
+	trace string
 
 	volumes     *podplanev1.VolumesRecord
 	probes      map[plan.ProbeKey]plan.Verdict
@@ -79,7 +78,8 @@ type worker struct {
 	over         bool
 
 	previous  *v1.PodStatus
-	published []byte
+	published *podplanev1.StatusRecord
+	holdUntil time.Time
 	waiting   []*podplanev1.Waiting
 	wasReady  bool
 
@@ -181,7 +181,7 @@ func (w *worker) step(ctx context.Context) time.Time {
 		p = plan.Next(in)
 	}
 	w.publish(in, p)
-	return earlier(next, p.Again)
+	return earlier(earlier(next, p.Again), w.holdUntil)
 }
 
 // take empties the inbox.

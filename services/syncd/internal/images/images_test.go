@@ -1,0 +1,186 @@
+package images_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/services/syncd/internal/images"
+)
+
+// registry is a runtime with an image that needs credentials.
+type registry struct {
+	present  bool
+	password string
+	pulls    []string
+	inspect  error
+}
+
+func (r *registry) ImageStatus(_ context.Context, image cri.ImageSpec) (cri.Image, error) {
+	if r.inspect != nil {
+		return cri.Image{}, r.inspect
+	}
+	if !r.present {
+		return cri.Image{}, fault.New(fault.NotFound, "no image %s", image.Image)
+	}
+	return cri.Image{ID: "sha256:1", Size: 7}, nil
+}
+
+func (r *registry) PullImage(_ context.Context, image cri.ImageSpec, auth *cri.AuthConfig, _ *cri.SandboxConfig) (string, error) {
+	given := ""
+	if auth != nil {
+		given = auth.Username + ":" + auth.Password
+	}
+	r.pulls = append(r.pulls, given)
+	if given != r.password {
+		return "", &cri.ImageError{Image: image.Image, Reason: cri.ReasonErrImagePull, Err: fault.New(fault.Unauthenticated, "denied")}
+	}
+	r.present = true
+	return "sha256:1", nil
+}
+
+type surroundings struct {
+	secrets map[string]*v1.Secret
+	events  []string
+}
+
+func (s *surroundings) Secret(_, name string) (*v1.Secret, bool) {
+	x, ok := s.secrets[name]
+	return x, ok
+}
+
+func (s *surroundings) PodEvent(_ *v1.Pod, container, _, reason, message string) {
+	s.events = append(s.events, container+" "+reason+" "+message)
+}
+
+func pod(policy v1.PullPolicy, image string, secrets ...string) (*v1.Pod, *v1.Container) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image, ImagePullPolicy: policy}}}}
+	for _, s := range secrets {
+		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s})
+	}
+	return p, &p.Spec.Containers[0]
+}
+
+func TestPolicies(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy  v1.PullPolicy
+		present bool
+		pulls   int
+		reason  string
+		event   string
+	}{
+		"present":        {policy: v1.PullIfNotPresent, present: true, event: "Pulled Container image"},
+		"not present":    {policy: v1.PullIfNotPresent, pulls: 1, event: "Pulled Successfully pulled"},
+		"always":         {policy: v1.PullAlways, present: true, pulls: 1, event: "Pulling"},
+		"never, present": {policy: v1.PullNever, present: true, event: "Pulled Container image"},
+		"never":          {policy: v1.PullNever, reason: images.ReasonErrImageNeverPull, event: "ErrImageNeverPull"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s := &registry{present: test.present}, &surroundings{}
+			p, c := pod(test.policy, "app:1")
+			img, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+			if e, ok := errors.AsType[*cri.ImageError](err); test.reason != "" && (!ok || e.Reason != test.reason) || test.reason == "" && (err != nil || img.ID != "sha256:1") {
+				t.Errorf("image %+v, error %v", img, err)
+			}
+			if len(r.pulls) != test.pulls {
+				t.Errorf("%d pulls", len(r.pulls))
+			}
+			if !strings.Contains(strings.Join(s.events, "\n"), test.event) {
+				t.Errorf("events %q", s.events)
+			}
+		})
+	}
+}
+
+func TestInvalidName(t *testing.T) {
+	r, s := &registry{inspect: fault.New(fault.Invalid, "invalid reference format")}, &surroundings{}
+	p, c := pod(v1.PullIfNotPresent, "BAD!!")
+	_, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+	if e, ok := errors.AsType[*cri.ImageError](err); !ok || e.Reason != cri.ReasonInvalidImageName {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	encoded := base64.StdEncoding.EncodeToString([]byte("me:secret"))
+	secrets := map[string]*v1.Secret{
+		"json":  {Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{"auths":{"https://reg.example/v2/":{"auth":"` + encoded + `"},"other.example":{"username":"x","password":"y"}}}`)}},
+		"cfg":   {Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"reg.example":{"username":"me","password":"secret"}}`)}},
+		"wrong": {Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"reg.example/team":{"username":"me","password":"old"}}`)}},
+		"hub":   {Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"https://index.docker.io/v1/":{"username":"me","password":"secret"}}`)}},
+		"any":   {Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"*.example":{"username":"me","password":"secret"}}`)}},
+		"bad":   {Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{`)}},
+	}
+	for name, test := range map[string]struct {
+		image   string
+		secrets []string
+		pulls   string
+		ok      bool
+	}{
+		"json":                  {"reg.example/app:1", []string{"json"}, "me:secret", true},
+		"cfg":                   {"reg.example/app@sha256:00", []string{"cfg"}, "me:secret", true},
+		"most specific first":   {"reg.example/team/app:1", []string{"cfg", "wrong"}, "me:old me:secret", true},
+		"another path":          {"reg.example/teams/app:1", []string{"wrong"}, "", false},
+		"docker hub, official":  {"busybox", []string{"hub"}, "me:secret", true},
+		"docker hub, user's":    {"me/app:1", []string{"hub"}, "me:secret", true},
+		"wildcard":              {"a.example/app", []string{"any"}, "me:secret", true},
+		"wildcard is one label": {"a.b.example/app", []string{"any"}, "", false},
+		"another port":          {"reg.example:5000/app", []string{"cfg"}, "", false},
+		"unreadable":            {"reg.example/app", []string{"bad", "missing"}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s := &registry{password: "me:secret"}, &surroundings{secrets: secrets}
+			p, c := pod(v1.PullAlways, test.image, test.secrets...)
+			_, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+			if (err == nil) != test.ok || strings.Join(r.pulls, " ") != test.pulls {
+				t.Errorf("pulled with %q: %v", r.pulls, err)
+			}
+			if all := strings.Join(s.events, "\n"); strings.Contains(all, "secret\"") || strings.Contains(all, "me:") {
+				t.Errorf("credentials in %q", all)
+			}
+		})
+	}
+}
+
+func TestBudgetEndsWithItsContext(t *testing.T) {
+	hold := make(chan struct{})
+	started := make(chan struct{})
+	slow := &slowRuntime{started: started, hold: hold}
+	s := &surroundings{}
+	puller := images.New(slow, s, s, 1)
+	p, c := pod(v1.PullAlways, "app:1")
+	done := make(chan error, 1)
+	go func() {
+		_, err := puller.Ensure(t.Context(), p, c)
+		done <- err
+	}()
+	<-started
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := puller.Ensure(ctx, p, c); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for the budget ended with %v", err)
+	}
+	close(hold)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+type slowRuntime struct {
+	registry
+	started, hold chan struct{}
+}
+
+func (r *slowRuntime) PullImage(context.Context, cri.ImageSpec, *cri.AuthConfig, *cri.SandboxConfig) (string, error) {
+	close(r.started)
+	<-r.hold
+	r.present = true
+	return "sha256:1", nil
+}
