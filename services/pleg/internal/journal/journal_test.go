@@ -298,3 +298,14 @@ func TestHorizon(t *testing.T) {
 		t.Errorf("horizon %s, want the time of the first message %s (sequence %d)", r.Horizon, info.FirstTime, info.FirstSequence)
 	}
 }
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"type":"LIFECYCLE_TYPE_CONTAINER_DIED","exitCode":137,"containers":[{"name":"app"}],"later":"field"}`))
+	f.Add([]byte(`{"type":99,"occurredAt":"never"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := journal.Decode(bus.Message{Data: data, Sequence: 7})
+		if (err == nil) == (e == nil) || e != nil && e.GetSequence() != 7 {
+			t.Fatalf("%v, %v", e, err)
+		}
+	})
+}
