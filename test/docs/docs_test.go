@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podplane/podplane/internal/hostruntime"
 	"github.com/podplane/podplane/internal/testkit"
 	"github.com/podplane/podplane/test/harness"
 )
@@ -38,6 +39,7 @@ func TestPages(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	importDemo(t, node)
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +47,20 @@ func TestPages(t *testing.T) {
 		t.Run(page, func(t *testing.T) { runPage(t, s, page) })
 	}
 	t.Run("README.md", func(t *testing.T) { runReadme(t, s) })
+}
+
+// importDemo gives the runtime the image that `podplane up` brings along.
+func importDemo(t *testing.T, node *testkit.Node) {
+	t.Helper()
+	local, err := testkit.Local()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range hostruntime.DefaultConfig(local).Images {
+		if err := node.Runtime.ImportImage(t.Context(), image); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // step is a block of commands and what they have to print.

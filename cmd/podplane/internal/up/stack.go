@@ -79,7 +79,6 @@ func (s *stack) startAll(ctx context.Context) error {
 	if s.cfg, err = s.cfg.withPorts(); err != nil {
 		return err
 	}
-	began := time.Now()
 	if err := s.startRuntime(ctx); err != nil {
 		return err
 	}
@@ -91,7 +90,7 @@ func (s *stack) startAll(ctx context.Context) error {
 	if err := s.startBus(); err != nil {
 		return err
 	}
-	began = time.Now()
+	began := time.Now()
 	for _, name := range Services {
 		s.keep(name, s.serviceArgs(name))
 	}
