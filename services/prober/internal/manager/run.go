@@ -138,6 +138,8 @@ func (m *Manager) tell(t *task, a *attempt) {
 	switch {
 	case r.Err != nil:
 		m.event(t, "Unhealthy", "%s probe errored and resulted in unknown state: %v", kind, r.Err)
+	case r.Outcome == verdict.Failure && t.machine.Cold():
+		// It has just started; the next probe is near.
 	case r.Outcome == verdict.Failure:
 		m.event(t, "Unhealthy", "%s probe failed: %s", kind, r.Output)
 	case r.Warning:

@@ -14,4 +14,7 @@
 // The gate: liveness and readiness wait until the container has started, which a container with a startup probe has only
 // when that has succeeded; a startup probe ends then. In a pod that is to go liveness and startup probes end, readiness
 // goes on.
+//
+// A container that has just started gets extra readiness and startup probes in its first period, 100 ms after a failure and
+// then at doubling pauses: a success among them counts, a failure does not.
 package verdict

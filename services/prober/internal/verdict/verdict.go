@@ -24,6 +24,8 @@ const (
 	adoptedAfter = 10 * time.Second
 	// minTrigger is the least time between a readiness probe and one out of schedule.
 	minTrigger = time.Second
+	// firstExtra is how long after a failed first probe it is made again; the pause doubles until the period is over.
+	firstExtra = 100 * time.Millisecond
 	// startedPrecision is how much later than its startedAt, which is cut to seconds, a container may have started.
 	startedPrecision = time.Second
 )
@@ -69,8 +71,11 @@ type Machine struct {
 	run      int                    // how often in a row
 	lastAt   time.Time
 	next     time.Time // when the next probe is due; zero for never
-	spread   bool      // has taken its place in the period
-	restored string    // the container that the verdict of an earlier process is about
+	regular  time.Time // when the next probe in the period's rhythm is due, while one out of it is before that
+	pause    time.Duration
+	cold     bool   // nothing but failures so far, and the first period is not over
+	spread   bool   // has taken its place in the period
+	restored string // the container that the verdict of an earlier process is about
 }
 
 // New makes the machine of a probe that was never run.
@@ -107,6 +112,10 @@ func (m *Machine) InARow() int { return m.run }
 // Next answers when the next probe is due; zero for not now.
 func (m *Machine) Next() time.Time { return m.next }
 
+// Cold says that the container has just started: its first period is not over and no probe has succeeded yet. That is
+// no failure that people should hear of: applications take a moment to listen.
+func (m *Machine) Cold() bool { return m.cold }
+
 // Observe takes what is known about the container now.
 func (m *Machine) Observe(c Container, now time.Time) {
 	if c.ID != m.container.ID {
@@ -116,7 +125,7 @@ func (m *Machine) Observe(c Container, now time.Time) {
 	open := m.gate()
 	switch {
 	case !open:
-		m.next = time.Time{}
+		m.next, m.regular = time.Time{}, time.Time{}
 	case !m.open:
 		m.next = m.first(now)
 	case m.params.Kind == Readiness && m.result != Success && !m.next.IsZero():
@@ -136,6 +145,7 @@ func (m *Machine) replace(c Container, now time.Time) {
 	if c.ID == "" {
 		return
 	}
+	m.cold = m.params.Kind != Liveness && !restored
 	m.began = c.StartedAt
 	if end := c.StartedAt.Add(startedPrecision); m.params.InitialDelay > 0 {
 		m.began = end
@@ -191,8 +201,9 @@ func (m *Machine) Ran(r Result, now time.Time) (changed bool) {
 		return false // it was about another container, or does not matter any more
 	}
 	m.lastAt = now
+	extra := !m.regular.IsZero()
 	m.schedule(r, now)
-	if r.Outcome != Success && r.Outcome != Failure {
+	if r.Outcome != Success && (extra || r.Outcome != Failure) {
 		return false
 	}
 	if m.last == r.Outcome {
@@ -225,6 +236,9 @@ func (m *Machine) decided() bool {
 func (m *Machine) schedule(r Result, now time.Time) {
 	p := m.params.Period
 	m.next = r.Due.Add(p)
+	if !m.regular.IsZero() {
+		m.next, m.regular = m.regular, time.Time{}
+	}
 	if behind := now.Sub(m.next); behind >= 0 {
 		m.next = m.next.Add((behind/p + 1) * p)
 	}
@@ -232,6 +246,23 @@ func (m *Machine) schedule(r Result, now time.Time) {
 		m.spread = true
 		m.next = m.next.Add(m.place(p / 4))
 	}
+	m.warmUp(r.Outcome, now)
+}
+
+// warmUp puts extra probes into the first period of a container that is not ready yet, so that one which listens a
+// moment after its start does not wait for a whole period. Their failures count for nothing: thresholds are a promise
+// in periods.
+func (m *Machine) warmUp(outcome podplanev1.ProbeResult, now time.Time) {
+	if !m.cold {
+		return
+	}
+	m.pause = max(2*m.pause, firstExtra)
+	at := now.Add(m.pause)
+	if outcome == Success || !at.Before(m.next) {
+		m.cold = false
+		return
+	}
+	m.regular, m.next = m.next, at
 }
 
 func later(a, b time.Time) time.Time {
