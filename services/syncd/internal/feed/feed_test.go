@@ -46,6 +46,7 @@ func (w *workers) VolumesChanged(uid string, rec *podplanev1.VolumesRecord) {
 func (w *workers) ProbeChanged(uid string, key plan.ProbeKey, v *plan.Verdict) {
 	w.note("probe %s %v %+v", uid, key, v)
 }
+
 func (w *workers) EvictionChanged(uid string, e *plan.Eviction) { w.note("eviction %s %+v", uid, e) }
 func (w *workers) Hint(uid string, h worker.Hint)               { w.note("hint %s %+v", uid, h) }
 func (w *workers) RuntimeBack()                                 { w.note("runtime back") }
