@@ -11,7 +11,8 @@ import (
 // cores are the packages that decide: state in, decision out. They are where the tables and fuzzers are, and they stay testable only as
 // long as they touch nothing.
 var cores = []string{
-	"services/syncd/internal/plan", "services/syncd/internal/status", "services/pleg/internal/diff",
+	"services/syncd/internal/plan", "services/syncd/internal/status", "services/syncd/internal/admission", "services/syncd/internal/decode",
+	"services/syncd/internal/rawjson", "services/pleg/internal/diff",
 	"services/volumed/internal/reconcile", "services/evictd/internal/policy", "services/prober/internal/verdict",
 	"services/prober/internal/schedule",
 }

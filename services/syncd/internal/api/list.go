@@ -28,6 +28,8 @@ type resource struct {
 	plural string // pods
 	table  *watchcache.Table
 	fields []string
+	// nodeField is the field that says on which node an object is; empty where objects are on none.
+	nodeField string
 	// ready says whether the table has the whole present state.
 	ready func(context.Context) error
 }
@@ -43,10 +45,21 @@ func (r *resource) serve(req *podplanev1.ListRequest, stream bodyStream) error {
 	if err != nil {
 		return err
 	}
+	match = r.onNode(req.GetNode(), match)
 	if req.GetWatch() {
 		return r.watch(req, match, stream)
 	}
 	return r.list(req, match, stream)
+}
+
+// onNode narrows a filter to what is on a node; "" is every node.
+func (r *resource) onNode(node string, match func(*watchcache.Object) bool) func(*watchcache.Object) bool {
+	if node == "" || r.nodeField == "" {
+		return match
+	}
+	return func(o *watchcache.Object) bool {
+		return o.Fields[r.nodeField] == node && (match == nil || match(o))
+	}
 }
 
 func (r *resource) get(ctx context.Context, namespace, name string) (*httpbody.HttpBody, error) {

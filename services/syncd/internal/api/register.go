@@ -41,8 +41,10 @@ type Backends struct {
 // Register serves syncd's services on s.
 func Register(s grpc.ServiceRegistrar, b Backends) {
 	podplanev1.RegisterPodServiceServer(s, &pods{
-		resource: resource{kind: "Pod", plural: "pods", table: b.Store.Pods(), fields: store.PodFields(), ready: b.Store.WaitSynced},
-		store:    b.Store, node: b.Node, logs: b.Logs,
+		resource: resource{
+			kind: "Pod", plural: "pods", table: b.Store.Pods(), fields: store.PodFields(), nodeField: store.FieldNodeName, ready: b.Store.WaitSynced,
+		},
+		store: b.Store, node: b.Node, logs: b.Logs,
 	})
 	podplanev1.RegisterConfigMapServiceServer(s, newConfigMaps(b.Store))
 	podplanev1.RegisterSecretServiceServer(s, newSecrets(b.Store))

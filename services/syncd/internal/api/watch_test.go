@@ -158,6 +158,11 @@ func TestListInPagesAndPieces(t *testing.T) {
 	if got := strings.Join(names, " "); got != "a b c" {
 		t.Errorf("got %s", got)
 	}
+	for name, want := range map[string]int{node: 3, "other": 0} {
+		if l, err := s.list(&podplanev1.ListRequest{Node: name}); err != nil || len(l.Items) != want {
+			t.Errorf("on node %s: got %d pods, %v", name, len(l.Items), err)
+		}
+	}
 	stream, err := s.pods.ListPods(t.Context(), &podplanev1.ListRequest{})
 	if err != nil {
 		t.Fatal(err)
