@@ -47,6 +47,8 @@ func (s *stack) serviceArgs(name string) []string {
 		args = append(args, "--listen", c.Listen)
 	case "syncd":
 		args = append(args, "--manifest-dir", c.ManifestDir, "--pod-log-dir", c.PodLogDir, "--cgroup-root", c.CgroupRoot)
+	case "evictd":
+		args = append(args, "--pod-log-dir", c.PodLogDir)
 	}
 	return args
 }
