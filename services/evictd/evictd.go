@@ -161,6 +161,7 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 	podplanev1.RegisterEvictionServiceServer(deps.GRPC, api.NewEvictions(deps.Node, m, storedConditions(b.conditions), deps.Log))
 	deps.Go("records", out.Run)
 	deps.Go("pods", func(ctx context.Context) error { return follow(ctx, deps, table) })
+	deps.Go("volumes", func(ctx context.Context) error { return followVolumes(ctx, deps, table) })
 	deps.Go("images", gc.Run)
 	deps.Go("manager", m.Run)
 	deps.Go("pressure", func(ctx context.Context) error { return watchPressure(ctx, deps, sensors, m) })
@@ -180,6 +181,15 @@ func follow(ctx context.Context, deps daemon.Deps, table *feed.Table) error {
 		return fmt.Errorf("open the pods' status: %w", err)
 	}
 	return table.Run(ctx, deps.Node, pods, status)
+}
+
+// followVolumes tells the table which pods' volumes are torn down, as soon as volumed has made its bucket.
+func followVolumes(ctx context.Context, deps daemon.Deps, table *feed.Table) error {
+	volumes, err := bus.Open(ctx, deps.Bus, bus.Volumes)
+	if err != nil {
+		return fmt.Errorf("open the volumes: %w", err)
+	}
+	return table.RunVolumes(ctx, deps.Node, volumes)
 }
 
 // watchPressure passes the kernel's reports of memory pressure on. A kernel without them is said once: measuring goes on.

@@ -1,5 +1,5 @@
-// Package feed keeps what evictd needs to know of the node's pods, from the buckets of desired pods and of their status.
-// It decides nothing.
+// Package feed keeps what evictd needs to know of the node's pods, from the buckets of desired pods, of their status and of
+// their volumes. It decides nothing.
 //
 // The table follows the bus: entries come and go with the records, in the order of each bucket, and stay as they are while
 // the bus is away. Of a pod's manifest only numbers and names are kept, some hundred bytes each; a record that can't be
@@ -25,7 +25,9 @@ import (
 type Pod struct {
 	// Pod has identity, priority and requests, no usage. Containers are in the manifest's order.
 	policy.Pod
-	Phase  podplanev1.WorkerPhase
+	Phase podplanev1.WorkerPhase
+	// Clean says that the pod has ended and its volumes are torn down: what it took is free again.
+	Clean  bool
 	Images []string
 	Trace  *podplanev1.TraceContext
 }
@@ -38,15 +40,19 @@ type Table struct {
 	mu     sync.Mutex
 	pods   map[string]Pod
 	phases map[string]podplanev1.WorkerPhase
-	synced int
+	// mounted has the pods whose volumes are not torn down.
+	mounted map[string]bool
+	synced  int
 }
 
 // NewTable makes an empty table; changed is called after each change, without a lock.
 func NewTable(log *slog.Logger, changed func()) *Table {
-	return &Table{log: log, changed: changed, pods: make(map[string]Pod), phases: make(map[string]podplanev1.WorkerPhase)}
+	return &Table{
+		log: log, changed: changed, pods: make(map[string]Pod), phases: make(map[string]podplanev1.WorkerPhase), mounted: make(map[string]bool),
+	}
 }
 
-// Run follows both buckets until the context ends.
+// Run follows the buckets of pods and of their status until the context ends.
 func (t *Table) Run(ctx context.Context, node string, pods *bus.Bucket[*podplanev1.PodRecord], status *bus.Bucket[*podplanev1.StatusRecord]) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -61,6 +67,27 @@ func (t *Table) Run(ctx context.Context, node string, pods *bus.Bucket[*podplane
 	return context.Cause(ctx)
 }
 
+// RunVolumes follows the bucket of volumes until the context ends. Without it, as while volumed has never run, a pod that has
+// ended counts as clean.
+func (t *Table) RunVolumes(ctx context.Context, node string, volumes *bus.Bucket[*podplanev1.VolumesRecord]) error {
+	return volumes.Watch(ctx, bus.NodePattern(node), bus.Handler[*podplanev1.VolumesRecord]{Apply: t.applyVolumes})
+}
+
+func (t *Table) applyVolumes(e bus.Entry[*podplanev1.VolumesRecord]) {
+	uid, mounted := uidOf(e.Key), !e.Deleted && e.Value.GetPhase() != podplanev1.VolumePhase_VOLUME_PHASE_GONE
+	t.mu.Lock()
+	changed := t.mounted[uid] != mounted
+	if mounted {
+		t.mounted[uid] = true
+	} else {
+		delete(t.mounted, uid)
+	}
+	t.mu.Unlock()
+	if changed {
+		t.changed()
+	}
+}
+
 func (t *Table) sync() {
 	t.mu.Lock()
 	t.synced++
@@ -68,7 +95,7 @@ func (t *Table) sync() {
 	t.changed()
 }
 
-// Synced says whether the present state of both buckets has been seen.
+// Synced says whether the present state of pods and their status has been seen.
 func (t *Table) Synced() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,6 +127,7 @@ func (t *Table) get(uid string) Pod {
 	p := t.pods[uid]
 	p.Phase = t.phases[uid]
 	p.Ended = p.Phase == podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED
+	p.Clean = p.Ended && !t.mounted[uid]
 	return p
 }
 

@@ -155,12 +155,35 @@ func TestTable(t *testing.T) {
 		}
 		await(phase.String(), func() bool { p, _ := table.Get("u1"); return p.Phase == phase && p.Ended == ended })
 	}
+	volumes, err := bus.Open(t.Context(), b.Connect(bus.ServiceVolumed, "n"), bus.Volumes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	readVolumes, err := bus.Open(t.Context(), evictd, bus.Volumes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := status.Put(t.Context(), bus.PodKey("n", "u1"), &podplanev1.StatusRecord{Phase: podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED}); err != nil {
+		t.Fatal(err)
+	}
+	await("a pod without volumes is clean when it has ended", func() bool { p, _ := table.Get("u1"); return p.Clean })
+	followed := make(chan error, 1)
+	go func() { followed <- table.RunVolumes(ctx, "n", readVolumes) }()
+	for _, phase := range []podplanev1.VolumePhase{podplanev1.VolumePhase_VOLUME_PHASE_READY, podplanev1.VolumePhase_VOLUME_PHASE_GONE} {
+		if _, err := volumes.Put(t.Context(), bus.PodKey("n", "u1"), &podplanev1.VolumesRecord{Phase: phase}); err != nil {
+			t.Fatal(err)
+		}
+		clean := phase == podplanev1.VolumePhase_VOLUME_PHASE_GONE
+		await(phase.String(), func() bool { p, _ := table.Get("u1"); return p.Clean == clean })
+	}
 	if err := pods.Delete(t.Context(), bus.PodKey("n", "u1")); err != nil {
 		t.Fatal(err)
 	}
 	await("the pod is gone", func() bool { _, ok := table.Get("u1"); return !ok })
 	cancel()
-	if err := <-done; !fault.Is(err, fault.Canceled) {
-		t.Errorf("ended with %v", err)
+	for _, ended := range []chan error{done, followed} {
+		if err := <-ended; !fault.Is(err, fault.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
 	}
 }

@@ -29,6 +29,7 @@ type node struct {
 	available map[policy.Signal]int64
 	broken    map[policy.Signal]error
 	oneFS     bool
+	mounted   bool // pods' volumes are not torn down
 	reads     int
 	pods      map[string]feed.Pod
 	unsynced  bool
@@ -176,6 +177,7 @@ func (n *node) phase(uid string, phase podplanev1.WorkerPhase) {
 	n.set(func() {
 		p := n.pods[uid]
 		p.Phase, p.Ended = phase, phase == podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED
+		p.Clean = p.Ended && !n.mounted
 		n.pods[uid] = p
 	})
 }
@@ -298,6 +300,38 @@ func TestStuckPod(t *testing.T) {
 		if len(m.Orders()) != 2 {
 			t.Errorf("orders: %v", m.Orders())
 		}
+	})
+}
+
+// TestVolumesAreWaitedFor: what a pod's volumes took is not free before they are torn down, so no other pod goes until then, or until that
+// takes too long.
+func TestVolumesAreWaitedFor(t *testing.T) {
+	prepare := func(n *node, _ *manager.Options) {
+		n.pods["a"], n.pods["b"], n.mounted = pod("a", 300), pod("b", 200), true
+		n.available[policy.MemoryAvailable] = 50 * mi
+	}
+	evicted := func(t *testing.T, n *node, m *manager.Manager) {
+		sleep(5 * time.Second)
+		n.phase("a", podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED)
+		m.PodsChanged()
+		sleep(20 * time.Second)
+		if len(n.orders) != 1 || n.orders["a"] == nil {
+			t.Fatalf("orders while volumes are torn down: %v", n.orders)
+		}
+		n.lines()
+	}
+	bubble(t, prepare, func(t *testing.T, n *node, m *manager.Manager) {
+		evicted(t, n, m)
+		n.set(func() { n.mounted, n.available[policy.MemoryAvailable] = false, 4000*mi })
+		n.phase("a", podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED)
+		m.PodsChanged()
+		sleep(time.Minute)
+		n.expect(t, "obeyed a")
+	})
+	bubble(t, prepare, func(t *testing.T, n *node, m *manager.Manager) {
+		evicted(t, n, m)
+		sleep(15 * time.Second)
+		n.expect(t, "obeyed a", "evict b", "Pod Evicted")
 	})
 }
 

@@ -23,7 +23,8 @@ const (
 	spanOrder          = "eviction.pod.order"
 )
 
-// settle ends the orders whose pods have ended or are gone.
+// settle ends the orders whose pods are gone, or have ended and are clean: until then what they took is not free again, and another pod
+// would pay for it. A cleaning that takes too long is not waited for.
 func (m *Manager) settle(ctx context.Context, now time.Time) {
 	if !m.deps.Pods.Synced() {
 		return
@@ -31,7 +32,7 @@ func (m *Manager) settle(ctx context.Context, now time.Time) {
 	m.mu.Lock()
 	var done []*podplanev1.EvictionRecord
 	for uid, o := range m.orders {
-		if p, ok := m.deps.Pods.Get(uid); !ok || p.Ended {
+		if p, ok := m.deps.Pods.Get(uid); !ok || p.Clean || p.Ended && now.Sub(o.GetOrderedAt().AsTime()) > hangsAfter {
 			done = append(done, o)
 			delete(m.orders, uid)
 		}

@@ -232,15 +232,9 @@ func isReady(s *v1.PodStatus) bool {
 	return slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
 }
 
-// stopped tells why a pod is being stopped, where that is not somebody's wish.
+// stopped tells why a pod is being stopped, where nobody else does: an eviction is told by evictd, which ordered it.
 func (w *worker) stopped(s *plan.Stop) {
-	if s == nil {
-		return
-	}
-	switch s.Cause {
-	case plan.CauseEviction:
-		w.event("", v1.EventTypeWarning, s.Reason, s.Message)
-	case plan.CauseDeadline:
+	if s != nil && s.Cause == plan.CauseDeadline {
 		w.event("", v1.EventTypeNormal, s.Reason, s.Message)
 	}
 }
