@@ -34,6 +34,8 @@ func TestOneWriterPerRecord(t *testing.T) {
 	})
 	t.Logf("who published what:\n%s", heard.table())
 	heard.check(t, s.Node())
+	heard.mu.Lock()
+	defer heard.mu.Unlock()
 	for service, reason := range map[string]string{bus.ServiceSyncd: "Started", bus.ServiceVolumed: "FailedMount", bus.ServiceProber: "Unhealthy"} {
 		if !heard.events[service][reason] {
 			t.Errorf("%s published no Event %s, only %v", service, reason, heard.events[service])
