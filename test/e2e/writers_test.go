@@ -219,6 +219,13 @@ func (p *publications) missing(node string, but ...string) error {
 	return nil
 }
 
+// from says whether a service published anything to a store.
+func (p *publications) from(store, service string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard(store, service, ">")
+}
+
 func (p *publications) heard(store, service, pattern string) bool {
 	for prefix, services := range p.writers[store] {
 		if services[service] > 0 && (prefix == pattern || matches(pattern, prefix)) {

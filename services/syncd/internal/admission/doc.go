@@ -4,8 +4,8 @@
 // Every finding names the field, what is wrong with it and what is allowed. What Kubernetes has and this node does not do yet is refused
 // as "not supported by this node" rather than taken and ignored.
 //
-// Where a kubelet would take a pod and let it fail (no room, a host port in use), there is nobody here to place it elsewhere, so Fit refuses
-// it at once and the client hears why.
+// Where a kubelet would take a pod and let it fail (no room, a host port in use, pressure), there is nobody here to place it elsewhere, so Fit
+// and FitPressure refuse it at once and the client hears why.
 package admission
 
 import (

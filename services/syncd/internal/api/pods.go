@@ -26,6 +26,8 @@ type pods struct {
 	store *store.Store
 	node  admission.Node
 	logs  Logs
+	// conditions may be nil.
+	conditions func() []v1.NodeCondition
 }
 
 func (p *pods) ListPods(req *podplanev1.ListRequest, stream bodyStream) error {
@@ -74,6 +76,11 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 	}
 	if err := p.node.Pod(pod, req.GetNamespace()); err != nil {
 		return nil, err
+	}
+	if p.conditions != nil {
+		if err := admission.FitPressure(pod, p.conditions()); err != nil {
+			return nil, err
+		}
 	}
 	n := store.NewPod{Pod: pod, Source: podplanev1.Source_SOURCE_API, Traceparent: telemetry.Traceparent(ctx), DryRun: dryRun}
 	for try := 0; ; try++ {

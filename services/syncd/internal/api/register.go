@@ -36,6 +36,8 @@ type Backends struct {
 	Logs   Logs
 	Events View
 	Nodes  View
+	// Conditions are the node's present ones, which may keep pods out; nil for none.
+	Conditions func() []v1.NodeCondition
 }
 
 // Register serves syncd's services on s.
@@ -44,7 +46,7 @@ func Register(s grpc.ServiceRegistrar, b Backends) {
 		resource: resource{
 			kind: "Pod", plural: "pods", table: b.Store.Pods(), fields: store.PodFields(), nodeField: store.FieldNodeName, ready: b.Store.WaitSynced,
 		},
-		store: b.Store, node: b.Node, logs: b.Logs,
+		store: b.Store, node: b.Node, logs: b.Logs, conditions: b.Conditions,
 	})
 	podplanev1.RegisterConfigMapServiceServer(s, newConfigMaps(b.Store))
 	podplanev1.RegisterSecretServiceServer(s, newSecrets(b.Store))

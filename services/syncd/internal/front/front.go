@@ -53,7 +53,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 		BusErr: deps.Bus.Err, Log: deps.Log,
 	})
 	api.Register(deps.GRPC, api.Backends{
-		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view,
+		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions,
 	})
 	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Events: deps.Events, Log: deps.Log})
 	deps.AddCheck("store", func(context.Context) error {

@@ -50,6 +50,13 @@ func (v *View) build(now time.Time) *v1.Node {
 	}
 }
 
+// Conditions are what evictd and pleg say about the node now.
+func (v *View) Conditions() []v1.NodeCondition {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.pressures(v.opts.Now())
+}
+
 // pressures are the conditions of the node under Kubernetes' names, Unknown where their writer is silent.
 func (v *View) pressures(now time.Time) []v1.NodeCondition {
 	list := make([]v1.NodeCondition, 0, 6)
