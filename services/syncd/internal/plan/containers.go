@@ -34,7 +34,7 @@ func (p *Plan) containers(in *Input, current *pod.Sandbox) {
 		p.killStrays(in, current)
 	}
 	for _, c := range in.due(current) {
-		newest := in.Runtime.Newest(c.Name)
+		newest := in.Newest(c.Name)
 		if newest != nil && current != nil && newest.SandboxID == current.ID {
 			switch newest.State {
 			case pod.ContainerRunning:
@@ -53,7 +53,7 @@ func (p *Plan) containers(in *Input, current *pod.Sandbox) {
 func (p *Plan) killStrays(in *Input, current *pod.Sandbox) {
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
-		if c.State != pod.ContainerRunning || (c.SandboxID == current.ID && in.Runtime.Newest(c.Name) == c) {
+		if c.State != pod.ContainerRunning || (c.SandboxID == current.ID && in.Newest(c.Name) == c) {
 			continue
 		}
 		p.kill(in, c, in.Now.Add(MinGrace), false, "Killing", fmt.Sprintf("Container %s was replaced by a newer one", c.Name))
@@ -94,7 +94,7 @@ func (p *Plan) checkRunning(in *Input, spec *v1.Container, c *pod.Container) {
 
 // start plans what leads to a new instance of the container: its image, and once everything is there its creation.
 func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, current *pod.Sandbox) {
-	if in.Busy.Containers[spec.Name] || in.aliveElsewhere(spec.Name, current) {
+	if in.Busy.Containers[spec.Name] || in.aliveElsewhere(spec.Name, current) || p.clearInterrupted(in, spec.Name) {
 		return
 	}
 	next, delay := in.judge(spec, newest, current)
@@ -130,6 +130,22 @@ func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, curre
 		a.ID, a.Attempt = newest.ID, newest.Attempt
 	}
 	p.do(a)
+}
+
+// clearInterrupted removes what an interrupted start left, so that its name is free. It says whether there was any.
+func (p *Plan) clearInterrupted(in *Input, name string) bool {
+	found := false
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		if c.Name != name || !in.Interrupted(c) {
+			continue
+		}
+		found = true
+		if !in.Busy.Removals[c.ID] && !p.heldBack(in, c.ID, name) {
+			p.do(Action{Kind: RemoveContainer, Container: name, ID: c.ID})
+		}
+	}
+	return found
 }
 
 // image says whether the image is ready for a start, and plans what makes it so.
@@ -211,7 +227,7 @@ func (in *Input) aliveElsewhere(name string, current *pod.Sandbox) bool {
 		if c.Name != name || c.State == pod.ContainerExited {
 			continue
 		}
-		if c.State == pod.ContainerCreated && (current == nil || c.SandboxID != current.ID || c == in.Runtime.Newest(name)) {
+		if c.State == pod.ContainerCreated && (current == nil || c.SandboxID != current.ID || c == in.Newest(name)) {
 			continue
 		}
 		return true
@@ -305,7 +321,7 @@ func (in *Input) initStep(current *pod.Sandbox) (next int, sidecars []*v1.Contai
 		if begun {
 			continue
 		}
-		newest := in.Runtime.Newest(c.Name)
+		newest := in.Newest(c.Name)
 		if newest == nil || current == nil || newest.SandboxID != current.ID || newest.State != pod.ContainerExited || !succeeded(newest) {
 			return i, sidecars
 		}
@@ -343,7 +359,7 @@ func (in *Input) due(current *pod.Sandbox) []*v1.Container {
 
 // Started says whether the newest instance of the container runs, has its postStart hook behind it and passed its startup probe.
 func (in *Input) Started(spec *v1.Container) bool {
-	c := in.Runtime.Newest(spec.Name)
+	c := in.Newest(spec.Name)
 	if c == nil || c.State != pod.ContainerRunning || in.Busy.Containers[spec.Name] {
 		return false
 	}
@@ -366,7 +382,7 @@ func (in *Input) Ready(spec *v1.Container) bool {
 	if spec.ReadinessProbe == nil {
 		return true
 	}
-	c := in.Runtime.Newest(spec.Name)
+	c := in.Newest(spec.Name)
 	if v, ok := in.verdict(spec.Name, Readiness, c.ID); ok && (v.Success || v.Failure) {
 		return v.Success
 	}

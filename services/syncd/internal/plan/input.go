@@ -163,6 +163,8 @@ type Input struct {
 	EndFailures map[string]Failure
 	// Killed holds the IDs of containers that were killed in order to restart them (failed probe, changed definition).
 	Killed map[string]bool
+	// StartFailed holds the IDs of containers that this process created and could not start.
+	StartFailed map[string]bool
 	// HookFailed holds the IDs of containers whose postStart hook failed: they are to be restarted.
 	HookFailed map[string]bool
 	Eviction   *Eviction
@@ -201,6 +203,30 @@ func (in *Input) verdict(container string, kind ProbeKind, id string) (Verdict, 
 		return Verdict{}, false
 	}
 	return v, true
+}
+
+// Interrupted says whether the container was being started when the process before this one ended, and so never ran: it counts as if it
+// were not there. One whose start failed in earnest was either seen by this process or published by an earlier one.
+func (in *Input) Interrupted(c *pod.Container) bool {
+	if c.State != pod.ContainerExited || !c.StartedAt.IsZero() || in.StartFailed[c.ID] {
+		return false
+	}
+	prev := in.previous(c.Name)
+	if prev == nil {
+		return true
+	}
+	last := prev.LastTerminationState.Terminated
+	return !SameContainer(prev.ContainerID, c.ID) && (last == nil || !SameContainer(last.ContainerID, c.ID))
+}
+
+// Newest returns the newest container of the name that counts, nil when there is none.
+func (in *Input) Newest(name string) *pod.Container {
+	for i := range in.Runtime.Containers {
+		if c := &in.Runtime.Containers[i]; c.Name == name && !in.Interrupted(c) {
+			return c
+		}
+	}
+	return nil
 }
 
 // IsSidecar says whether the init container is a restartable one.

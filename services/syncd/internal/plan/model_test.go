@@ -115,6 +115,9 @@ func (m *model) checkStart(p plan.Plan, a plan.Action) {
 	if p.Phase != plan.Syncing || m.in.Busy.Containers[a.Container] {
 		m.fail("%s while busy or in phase %s", a, p.Phase)
 	}
+	if a.ID == "" && int(a.Attempt) > m.runs[a.Container] {
+		m.fail("%s, but it only ran %d times", a, m.runs[a.Container])
+	}
 	sandbox := m.in.Runtime.Sandbox(a.SandboxID)
 	if sandbox == nil || !sandbox.Ready {
 		m.fail("%s in a sandbox that is not ready", a)
@@ -309,6 +312,17 @@ func (m *model) startContainer(a plan.Action, ok bool) {
 	m.in.Runtime.Sort()
 }
 
+// interrupt leaves what a start leaves that nobody waits for any more.
+func (m *model) interrupt(a plan.Action) {
+	m.ids++
+	m.in.Runtime.Containers = append(m.in.Runtime.Containers, pod.Container{
+		ID: "c" + strconv.Itoa(m.ids), Name: a.Container, SandboxID: a.SandboxID, Attempt: a.Attempt, State: pod.ContainerExited, ExitCode: 128,
+		CreatedAt: m.in.Now, FinishedAt: m.in.Now,
+	})
+	m.in.Runtime.Sort()
+	m.logf("the start of %s was interrupted", a.Container)
+}
+
 func (m *model) end(id string, code int32) {
 	c := m.in.Runtime.Container(id)
 	if c == nil || c.State == pod.ContainerExited {
@@ -374,7 +388,11 @@ func (m *model) disturb() {
 	case 5:
 		// The process is replaced: what it only had in memory is lost, what was under way is abandoned or happens all the same.
 		for len(m.pending) > 0 {
-			m.complete(0, m.rand.IntN(2) == 0)
+			a, ok := m.pending[0], m.rand.IntN(2) == 0
+			m.complete(0, ok)
+			if a.Kind == plan.StartContainer && a.ID == "" && !ok && m.rand.IntN(2) == 0 {
+				m.interrupt(a)
+			}
 		}
 		m.in.Images, m.in.Failures, m.in.EndFailures = map[string]plan.Image{}, map[string]plan.Failure{}, map[string]plan.Failure{}
 		m.in.SandboxFailure, m.in.Killed = plan.Failure{}, map[string]bool{}

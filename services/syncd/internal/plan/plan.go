@@ -145,6 +145,9 @@ func (p *Plan) prune(in *Input) {
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
 		keep := c.State != pod.ContainerExited
+		if in.Interrupted(c) {
+			continue // it goes before the next start
+		}
 		if c.State == pod.ContainerExited {
 			keep = dead[c.Name] == 0
 			dead[c.Name]++

@@ -159,13 +159,31 @@ func TestNext(t *testing.T) {
 		"being started":             {in: situation(func(in *plan.Input) { in.Busy.Containers = map[string]bool{"a": true} })},
 		"running":                   {in: situation(running("a"))},
 		"created earlier is reused": {in: situation(has(pod.Container{Name: "a", State: pod.ContainerCreated, Attempt: 2})), actions: "StartContainer container=a id=a-id attempt=2"},
+		"an interrupted start does not count": {
+			in:      situation(policy(v1.RestartPolicyNever), has(pod.Container{Name: "a", State: pod.ContainerExited, ExitCode: 128, FinishedAt: at(1)})),
+			actions: "RemoveContainer container=a id=a-id",
+		},
+		"an interrupted start, removed": {
+			in:      situation(exited("a", 1, 50, ""), has(pod.Container{ID: "i", Name: "a", State: pod.ContainerExited, ExitCode: 128, FinishedAt: at(1), Attempt: 4}), func(in *plan.Input) { in.Busy.Removals = map[string]bool{"i": true} }),
+			actions: "",
+		},
+		"a failed start counts": {
+			in:      situation(has(pod.Container{Name: "a", State: pod.ContainerExited, ExitCode: 128, FinishedAt: at(1)}), func(in *plan.Input) { in.StartFailed = map[string]bool{"a-id": true} }),
+			actions: "StartContainer container=a attempt=1",
+		},
+		"a failed start that was published counts": {
+			in: situation(has(pod.Container{Name: "a", State: pod.ContainerExited, ExitCode: 128, FinishedAt: at(1)}), func(in *plan.Input) {
+				in.Previous = &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", ContainerID: "containerd://a-id"}}}
+			}),
+			actions: "StartContainer container=a attempt=1",
+		},
 		"unknown is killed first": {
 			in:      situation(has(pod.Container{Name: "a", State: pod.ContainerUnknown})),
 			actions: "KillContainer container=a id=a-id grace=30s reason=Killing",
 		},
 		"an older instance runs": {
 			in: situation(has(pod.Container{ID: "old", Name: "a", State: pod.ContainerRunning}),
-				has(pod.Container{ID: "new", Name: "a", State: pod.ContainerExited, Attempt: 1, CreatedAt: at(5), FinishedAt: at(1)})),
+				has(pod.Container{ID: "new", Name: "a", State: pod.ContainerExited, Attempt: 1, CreatedAt: at(5), StartedAt: at(5), FinishedAt: at(1)})),
 			actions: "KillContainer container=a id=old grace=2s reason=Killing",
 		},
 		"volumes are not ready": {
@@ -210,7 +228,7 @@ func TestNext(t *testing.T) {
 		"first crash restarts at once":   {in: situation(exited("a", 1, 0, "")), actions: "StartContainer container=a attempt=4"},
 		"later crashes wait":             {in: situation(exited("a", 1, 4, "20s")), waits: "backoff CrashLoopBackOff", again: 16 * time.Second},
 		"the wait is over":               {in: situation(exited("a", 1, 20, "20s")), actions: "StartContainer container=a attempt=4"},
-		"a long run starts a new series": {in: situation(has(pod.Container{Name: "a", State: pod.ContainerExited, CreatedAt: at(700), FinishedAt: at(1), Annotations: map[string]string{plan.AnnotationRestartDelay: "5m0s"}})), actions: "StartContainer container=a attempt=1"},
+		"a long run starts a new series": {in: situation(has(pod.Container{Name: "a", State: pod.ContainerExited, CreatedAt: at(700), StartedAt: at(700), FinishedAt: at(1), Annotations: map[string]string{plan.AnnotationRestartDelay: "5m0s"}})), actions: "StartContainer container=a attempt=1"},
 		"the wait has a cap": {
 			in:    situation(exited("a", 1, 4, "40s"), func(in *plan.Input) { in.MaxRestartDelay = 15 * time.Second }),
 			waits: "backoff CrashLoopBackOff", again: 11 * time.Second,
@@ -227,13 +245,13 @@ func TestNext(t *testing.T) {
 		"hash of another image":                {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: plan.Hash(&v1.Container{Name: "a", Image: "y"})}})), actions: "KillContainer container=a id=a-id grace=30s reason=Killing"},
 		"hash of another version":              {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: "v0-1234"}}))},
 		"completed":                            {in: situation(policy(v1.RestartPolicyOnFailure), exited("a", 0, 1, "")), actions: "StopSandbox id=s0", phase: plan.Terminating},
-		"OOMKilled is no success":              {in: situation(policy(v1.RestartPolicyOnFailure), has(pod.Container{Name: "a", State: pod.ContainerExited, Reason: "OOMKilled", FinishedAt: at(1)})), actions: "StartContainer container=a attempt=1"},
+		"OOMKilled is no success":              {in: situation(policy(v1.RestartPolicyOnFailure), has(pod.Container{Name: "a", State: pod.ContainerExited, Reason: "OOMKilled", StartedAt: at(9), FinishedAt: at(1)})), actions: "StartContainer container=a attempt=1"},
 		"init first":                           {in: situation(initContainer("init", false)), actions: "StartContainer container=init attempt=0"},
 		"init runs":                            {in: situation(initContainer("init", false), running("init"))},
 		"init is over":                         {in: situation(initContainer("init", false), exited("init", 0, 1, "")), actions: "StartContainer container=a attempt=0"},
 		"init failed":                          {in: situation(initContainer("init", false), exited("init", 1, 1, "")), actions: "StartContainer container=init attempt=4"},
 		"init failed for good":                 {in: situation(policy(v1.RestartPolicyNever), initContainer("init", false), exited("init", 1, 1, "")), actions: "StopSandbox id=s0", phase: plan.Terminating},
-		"init of a new sandbox runs again":     {in: situation(initContainer("init", false), has(pod.Container{Name: "init", SandboxID: "old", State: pod.ContainerExited, FinishedAt: at(50)})), actions: "StartContainer container=init attempt=1"},
+		"init of a new sandbox runs again":     {in: situation(initContainer("init", false), has(pod.Container{Name: "init", SandboxID: "old", State: pod.ContainerExited, StartedAt: at(60), FinishedAt: at(50)})), actions: "StartContainer container=init attempt=1"},
 		"init records are gone, app runs":      {in: situation(initContainer("init", false), running("a"))},
 		"init records are gone, app crashed":   {in: situation(initContainer("init", false), exited("a", 1, 1, "")), actions: "StartContainer container=a attempt=4"},
 		"sidecar first":                        {in: situation(initContainer("side", true)), actions: "StartContainer container=side attempt=0"},
@@ -243,7 +261,7 @@ func TestNext(t *testing.T) {
 		"sidecar ends with the pod":            {in: situation(policy(v1.RestartPolicyNever), initContainer("side", true), exited("a", 0, 1, ""), running("side")), actions: "KillContainer container=side id=side-id grace=30s reason=Killing", phase: plan.Terminating},
 		"dead ones are removed": {
 			in: situation(running("a"),
-				has(pod.Container{ID: "d1", Name: "a", State: pod.ContainerExited, CreatedAt: at(300)}), has(pod.Container{ID: "d2", Name: "a", State: pod.ContainerExited, CreatedAt: at(400)}),
+				has(pod.Container{ID: "d1", Name: "a", State: pod.ContainerExited, CreatedAt: at(300), StartedAt: at(300)}), has(pod.Container{ID: "d2", Name: "a", State: pod.ContainerExited, CreatedAt: at(400), StartedAt: at(400)}),
 				sandbox(pod.Sandbox{ID: "old", CreatedAt: at(500)}), func(in *plan.Input) {
 					in.Runtime.Sandboxes[0].Attempt = 1
 					for i := range in.Runtime.Containers[:1] {

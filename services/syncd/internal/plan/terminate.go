@@ -21,7 +21,7 @@ func (in *Input) finished() (bool, *Stop) {
 	current := in.Runtime.NewestSandbox()
 	for i := range in.Pod.Spec.InitContainers {
 		c := &in.Pod.Spec.InitContainers[i]
-		newest := in.Runtime.Newest(c.Name)
+		newest := in.Newest(c.Name)
 		if newest == nil || IsSidecar(c) || newest.State != pod.ContainerExited {
 			continue
 		}
@@ -32,7 +32,7 @@ func (in *Input) finished() (bool, *Stop) {
 	}
 	for i := range in.Pod.Spec.Containers {
 		c := &in.Pod.Spec.Containers[i]
-		newest := in.Runtime.Newest(c.Name)
+		newest := in.Newest(c.Name)
 		if newest == nil || newest.State != pod.ContainerExited {
 			return false, nil
 		}

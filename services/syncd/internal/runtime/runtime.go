@@ -122,12 +122,12 @@ func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (p
 		e.events.PodEvent(r.Pod, r.Container, v1.EventTypeNormal, "Created", "Container created")
 	}
 	if err := e.cri.StartContainer(ctx, id); err != nil {
-		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, Err: err}
+		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}
 	e.events.PodEvent(r.Pod, r.Container, v1.EventTypeNormal, "Started", "Container started")
 	c, err := e.cri.ContainerStatus(ctx, id)
 	if err != nil {
-		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, Err: err}
+		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}
 	c.SandboxID = r.Sandbox.ID // a status does not say it
 	return c, nil

@@ -21,7 +21,7 @@ func (in *Input) containers(specs []v1.Container, init bool) []v1.ContainerStatu
 
 func (in *Input) container(spec *v1.Container, init bool) v1.ContainerStatus {
 	prev := in.previousStatus(spec.Name, init)
-	newest := in.Runtime.Newest(spec.Name)
+	newest := in.Newest(spec.Name)
 	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image}
 	if prev != nil {
 		s.RestartCount = prev.RestartCount
@@ -154,7 +154,7 @@ func (in *Input) last(spec *v1.Container, newest *pod.Container, prev *v1.Contai
 	}
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
-		if c.Name == spec.Name && c != newest && c.State == pod.ContainerExited && !c.FinishedAt.IsZero() {
+		if c.Name == spec.Name && c != newest && c.State == pod.ContainerExited && !c.FinishedAt.IsZero() && !in.Interrupted(c) {
 			return v1.ContainerState{Terminated: in.terminated(c)}
 		}
 	}

@@ -222,6 +222,9 @@ func (w *worker) startFailed(r StartRequest, err error) {
 	reason := ReasonRunContainerError
 	if e, ok := errors.AsType[*StartError](err); ok {
 		reason = e.Reason
+		if r.ID == "" && e.ContainerID != "" {
+			w.startFails[e.ContainerID] = true
+		}
 	}
 	w.fails[r.Container] = w.failed(w.fails[r.Container], reason, err)
 	if !fault.Is(err, fault.Unavailable) {

@@ -135,6 +135,7 @@ func (w *worker) readMessages() {
 	gone := func(id string, _ bool) bool { return w.view.runtime.Container(id) == nil }
 	maps.DeleteFunc(w.killed, gone)
 	maps.DeleteFunc(w.hookFailed, gone)
+	maps.DeleteFunc(w.startFails, gone)
 }
 
 // spawn runs something outside the loop and posts what it returns. ctx is the worker's.

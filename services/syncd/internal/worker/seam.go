@@ -120,7 +120,9 @@ type StartError struct {
 	Stage Stage
 	// Reason is the container's waiting reason: CreateContainerConfigError, CreateContainerError, RunContainerError.
 	Reason string
-	Err    error
+	// ContainerID is set when the container was created.
+	ContainerID string
+	Err         error
 }
 
 // Error returns the cause's message.

@@ -61,6 +61,8 @@ type worker struct {
 	killed map[string]bool
 	// hookFailed holds the IDs of containers whose postStart hook failed.
 	hookFailed map[string]bool
+	// startFails holds the IDs of containers that were created here and could not be started.
+	startFails map[string]bool
 
 	volumes  *podplanev1.VolumesRecord
 	probes   map[plan.ProbeKey]plan.Verdict
@@ -92,7 +94,7 @@ func newWorker(m *Manager, uid string, c PodChange) *worker {
 	w := &worker{
 		m: m, uid: uid, namespace: c.Pod.Namespace, wake: make(chan struct{}, 1), view: newView(), stale: !c.Fresh, first: m.deps.Now(),
 		images: make(map[string]plan.Image), infos: make(map[string]cri.Image), fails: make(map[string]plan.Failure), ends: make(map[string]plan.Failure),
-		killed: make(map[string]bool), hookFailed: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace,
+		killed: make(map[string]bool), hookFailed: make(map[string]bool), startFails: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace,
 		busy: plan.Busy{
 			Containers: make(map[string]bool), Images: make(map[string]bool), Kills: make(map[string]time.Time), Removals: make(map[string]bool),
 		},
@@ -243,7 +245,7 @@ func (w *worker) input() plan.Input {
 		Pod: w.pod, Now: w.m.deps.Now(), Phase: w.phase, Stop: w.stop,
 		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
 		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
-		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, Eviction: w.eviction,
+		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.eviction,
 		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned,
 	}
 }
