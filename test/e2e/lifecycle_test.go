@@ -149,15 +149,15 @@ func TestLifecycle(t *testing.T) {
 // TestLifecycleWithoutPleg: what happens while pleg is killed again and again is in the journal, once.
 func TestLifecycleWithoutPleg(t *testing.T) {
 	s, ctx := newStack(t), testContext(t)
-	p, err := s.Apply(ctx, ns(t), manifest("twice", `
+	if _, err := s.Apply(ctx, ns(t), manifest("twice", `
   terminationGracePeriodSeconds: 1
   containers: [{name: app, image: $IMAGE, args: [serve, -addr, ":8080"], livenessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, failureThreshold: 1}}]
-`))
-	if err != nil {
+`)); err != nil {
 		t.Fatal(err)
 	}
 	killPleg(t, s)
-	if p, err = s.WaitReady(ctx, ns(t), "twice"); err != nil {
+	p, err := s.WaitReady(ctx, ns(t), "twice")
+	if err != nil {
 		t.Fatal(err)
 	}
 	client := testkit.Containerd(t).Client(t)
