@@ -70,7 +70,7 @@ func TestMemoryPressureEvicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNode(t, ctx, s, corev1.NodeMemoryPressure, corev1.ConditionTrue, "KubeletHasInsufficientMemory")
-	wantEvicted(t, ctx, s, "hog", "memory")
+	wantEvicted(t, ctx, s, p, "memory")
 	wantNode(t, ctx, s, corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory")
 	wantLeftAlone(t, ctx, s, want)
 	wantOrdersObeyed(t, ctx, s, p)
@@ -106,7 +106,7 @@ func TestDiskPressureEvicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNode(t, ctx, s, corev1.NodeDiskPressure, corev1.ConditionTrue, "KubeletHasDiskPressure")
-	wantEvicted(t, ctx, s, "filler", "ephemeral-storage")
+	wantEvicted(t, ctx, s, p, "ephemeral-storage")
 	wantNode(t, ctx, s, corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure")
 	wantLeftAlone(t, ctx, s, want)
 	wantOrdersObeyed(t, ctx, s, p)
@@ -192,15 +192,18 @@ func wantNode(t *testing.T, ctx context.Context, s *harness.Stack, conditionType
 }
 
 // wantEvicted waits until a pod is evicted for a resource, and checks all that says so.
-func wantEvicted(t *testing.T, ctx context.Context, s *harness.Stack, name, resource string) {
+func wantEvicted(t *testing.T, ctx context.Context, s *harness.Stack, p *corev1.Pod, resource string) {
 	t.Helper()
+	name, uid := p.Name, p.UID
 	p, err := s.WaitPod(ctx, ns(t), name, "has failed", phaseIs(corev1.PodFailed))
 	if err != nil {
 		t.Fatal(err)
 	}
 	st := p.Status
+	// A container's own use of disk is in the message when the runtime has measured it already; its volumes are not counted there.
+	offended := strings.Contains(st.Message, "Container app was using ")
 	if st.Reason != "Evicted" || !strings.HasPrefix(st.Message, "The node was low on resource: "+resource+". Threshold quantity: ") ||
-		!strings.Contains(st.Message, "Container app was using ") {
+		!offended && resource == "memory" {
 		t.Errorf("reason %q, message %q", st.Reason, st.Message)
 	}
 	disrupted := false
@@ -218,11 +221,11 @@ func wantEvicted(t *testing.T, ctx context.Context, s *harness.Stack, name, reso
 	wantEvents(t, s, ns(t), name, "Evicted")
 	evicted := 0
 	for _, e := range events(t, s, ctx, ns(t)) {
-		if e.InvolvedObject.Name != name || e.Reason != "Evicted" {
+		if e.InvolvedObject.UID != uid || e.Reason != "Evicted" {
 			continue
 		}
 		evicted++
-		if e.Type != corev1.EventTypeWarning || e.Message != st.Message || e.Annotations["starved_resource"] != resource || e.Annotations["offending_containers"] != "app" {
+		if e.Type != corev1.EventTypeWarning || e.Message != st.Message || e.Annotations["starved_resource"] != resource || (e.Annotations["offending_containers"] == "app") != offended {
 			t.Errorf("Event %+v", e)
 		}
 	}

@@ -21,6 +21,8 @@ const (
 	headBytes = 128
 	// lookInterval bounds how long a change goes unseen that inotify did not tell, as on file systems without it.
 	lookInterval = 2 * time.Second
+	// settleTime is how long a rotated file is waited for after its successor has its first line.
+	settleTime = 100 * time.Millisecond
 )
 
 // file is one container's log that may be rotated while it is read.
@@ -63,14 +65,25 @@ func (l *file) reopen() error {
 	return nil
 }
 
-// rotated says whether the log's name stands for another file by now.
-func (l *file) rotated() bool {
+// rotated says whether the log goes on in another file. That one is there a moment before the runtime writes to it, and
+// until then lines go to the old one.
+func (l *file) rotated(over bool) bool {
 	there, err := l.root.Stat(l.name)
-	if err != nil {
+	if err != nil || there.Size() == 0 && !over {
 		return false
 	}
 	open, err := l.f.Stat()
 	return err == nil && !os.SameFile(there, open)
+}
+
+// settle gives the runtime the time to write what it had in hand for the old file when it began with the new one.
+func settle(ctx context.Context) {
+	t := time.NewTimer(settleTime)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 // copy gives the lines to out until the end of the file or, when following, of the log.
@@ -87,8 +100,13 @@ func (l *file) copy(ctx context.Context, out *output, follow bool, changes <-cha
 		}
 	}
 	for {
-		// What is asked before the drain is answered by it: nothing is written after it was over, nor to a file after its successor exists.
-		over, rotated := follow && l.over(), follow && l.rotated()
+		// What is asked before the drain is answered by it: nothing is written after it was over, nor to a file some time after its
+		// successor was written to.
+		over := follow && l.over()
+		rotated := follow && l.rotated(over)
+		if rotated && !over {
+			settle(ctx)
+		}
 		if err := l.drain(ctx, out); err != nil {
 			return err
 		}
