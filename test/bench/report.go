@@ -17,6 +17,8 @@ type Report struct {
 	Version string    `json:"version"`
 	Kernel  string    `json:"kernel"`
 	CPUs    int       `json:"cpus"`
+	// ColdStart: from the start of the binary until NATS and all six services are ready, ms.
+	ColdStart Summary `json:"coldStartMs"`
 	// Starts by number of pods.
 	Starts []Start `json:"starts"`
 	// ExitToRuntimeEvent: from the container's exit until the runtime's own event stream told of it, ms.
@@ -99,6 +101,7 @@ func (r *Report) print(w io.Writer) error {
 	row("container exit to the restarted container", x.Podplane)
 	fmt.Fprintf(tw, "  ratio\t%.2f\t\t\n", x.Ratio.P50)
 	row("apply to 201", r.ApplyTo201)
+	row("start of the binary until NATS and all services are ready", r.ColdStart)
 	fmt.Fprintln(tw)
 	for _, u := range r.Memory {
 		fmt.Fprintf(tw, "memory, %d pods\tRSS\tPSS\n", u.Pods)
