@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podplane/podplane/cmd/podplane/internal/cli"
+	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/daemon"
@@ -40,6 +41,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 	cmd.AddGroup(
 		&cobra.Group{ID: "host", Title: "This host:"},
 		&cobra.Group{ID: "use", Title: "Pods:"},
+		&cobra.Group{ID: "container", Title: "In the containers of deploy/:"},
 		&cobra.Group{ID: "service", Title: "Services, as `podplane up` starts them:"},
 	)
 	add := func(group string, cmds ...*cobra.Command) {
@@ -51,5 +53,6 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 	add("host", up.Commands()...)
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
+	add("container", incontainer.Commands()...)
 	return cmd
 }

@@ -29,6 +29,8 @@ type Config struct {
 	CRIEndpoint     string        `json:"criEndpoint" usage:"the container runtime's CRI socket"`
 	HTTPListen      string        `json:"httpListen" usage:"address of /healthz, /readyz and /metrics"`
 	GRPCListen      string        `json:"grpcListen" usage:"address of the gRPC server"`
+	Advertise       string        `json:"advertise" usage:"host under which others reach this replica; default: the one it listens on, or where that is all addresses, the one that faces NATS"`
+	AddressFile     string        `json:"addressFile" usage:"file to write the address of /healthz to, for podplane health"`
 	InsecureListen  bool          `json:"insecureListen" usage:"allow listening on addresses that other hosts reach, without authentication"`
 	LogLevel        string        `json:"logLevel" usage:"debug, info, warn or error"`
 	LogFormat       string        `json:"logFormat" usage:"text or json"`
@@ -69,6 +71,9 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	}
 	if c.NATSCredentials != "" && c.NATSNKeySeed != "" {
 		list = append(list, field.Forbidden(path.Child("natsNkeySeed"), "natsCredentials is set: one of them is enough"))
+	}
+	if strings.ContainsAny(c.Advertise, ":/ \t\r\n") && net.ParseIP(c.Advertise) == nil {
+		list = append(list, field.Invalid(path.Child("advertise"), c.Advertise, "must be a host's name or an IP address, without a port"))
 	}
 	if c.BusReplicas < 1 || c.BusReplicas > 5 {
 		list = append(list, field.Invalid(path.Child("busReplicas"), c.BusReplicas, "must be from 1 to 5"))

@@ -38,6 +38,9 @@ func (d Deps) AddCheck(name string, check func(context.Context) error) {
 	d.host.health.AddCheck(name, check)
 }
 
+// HandleOps serves a pattern beside /healthz, /readyz and /metrics: for who looks after services, not for their users.
+func (d Deps) HandleOps(pattern string, handler http.Handler) { d.host.ops.Handle(pattern, handler) }
+
 // Go starts a component of the service. It runs until its context ends; a component that ends by itself ends the daemon. Components are
 // stopped in the reverse order of their start, all of them before Run's own context ends.
 func (d Deps) Go(name string, run func(context.Context) error) { d.host.group.Go(name, run) }

@@ -105,7 +105,7 @@ func writeText(w http.ResponseWriter, code int, body string) {
 }
 
 // opsHandler serves what every service serves besides its own concern.
-func opsHandler(h *Health, g prometheus.Gatherer, withPprof bool) http.Handler {
+func opsHandler(h *Health, g prometheus.Gatherer, withPprof bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
 	mux.Handle("GET /readyz", h)

@@ -56,11 +56,13 @@ type host struct {
 	log      *slog.Logger
 	group    *Group
 	health   *Health
+	ops      *http.ServeMux
 	registry *prometheus.Registry
 	conn     *bus.Conn
 	grpc     *rpc.Server
 	grpcLis  net.Listener
-	httpAddr string
+	grpcAddr string // as others reach it
+	httpAddr string // as others reach it
 	started  time.Time
 	served   sync.Once
 	serving  atomic.Bool
@@ -124,6 +126,7 @@ func newHost(service string, cfg Config, o Options) (*host, error) {
 	if h.registry == nil {
 		h.registry = telemetry.NewRegistry(h.id)
 	}
+	h.ops = opsHandler(h.health, h.registry, cfg.Pprof)
 	return h, nil
 }
 
@@ -138,7 +141,7 @@ func (h *host) start(ctx context.Context, cfg any) error {
 		}
 		return nil
 	})
-	if err := h.startHTTP(); err != nil {
+	if err := h.startHTTP(ctx); err != nil {
 		return err
 	}
 	h.log.Info("starting", "version", Version, "node", h.cfg.Node, "instance", h.cfg.Instance, "http.address", h.httpAddr)
@@ -150,6 +153,9 @@ func (h *host) start(ctx context.Context, cfg any) error {
 		return fmt.Errorf("listen for grpc: %w", err)
 	}
 	h.grpcLis, h.grpc = lis, rpc.NewServer(h.log)
+	if h.grpcAddr, err = h.cfg.reachable(ctx, lis.Addr()); err != nil {
+		return errors.Join(err, lis.Close())
+	}
 	h.group.Go("grpc listener", func(ctx context.Context) error {
 		<-ctx.Done()
 		_ = lis.Close() // the server has closed it, if it got that far
@@ -158,21 +164,24 @@ func (h *host) start(ctx context.Context, cfg any) error {
 	return nil
 }
 
-func (h *host) startHTTP() error {
+func (h *host) startHTTP(ctx context.Context) error {
 	lis, err := net.Listen("tcp", h.cfg.HTTPListen)
 	if err != nil {
 		return fmt.Errorf("listen for http: %w", err)
 	}
-	h.httpAddr = lis.Addr().String()
+	if h.httpAddr, err = h.cfg.reachable(ctx, lis.Addr()); err == nil {
+		err = h.cfg.writeAddress(lis.Addr())
+	}
+	if err != nil {
+		return errors.Join(err, lis.Close())
+	}
 	srv := &http.Server{
-		Handler: h.ops(), ReadHeaderTimeout: headerTimeout, ReadTimeout: time.Minute, IdleTimeout: idleTimeout,
+		Handler: h.ops, ReadHeaderTimeout: headerTimeout, ReadTimeout: time.Minute, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
 	h.group.Go("http", func(ctx context.Context) error { return ServeHTTP(ctx, srv, lis, time.Second) })
 	return nil
 }
-
-func (h *host) ops() http.Handler { return opsHandler(h.health, h.registry, h.cfg.Pprof) }
 
 func (h *host) startBus(ctx context.Context, cfg any) error {
 	bc := bus.Config{
@@ -200,7 +209,7 @@ func (h *host) startBus(ctx context.Context, cfg any) error {
 func (h *host) deps() Deps {
 	return Deps{
 		Service: h.id.Service, Node: h.cfg.Node, Instance: h.cfg.Instance, Version: Version, Bus: h.conn, Log: h.log,
-		Registry: h.registry, Events: h.recorder(), GRPC: h.grpc, Ops: h.ops(), host: h,
+		Registry: h.registry, Events: h.recorder(), GRPC: h.grpc, Ops: h.ops, host: h,
 	}
 }
 
@@ -246,7 +255,7 @@ func (h *host) serve() {
 		h.group.Go("registration", h.register)
 		h.serving.Store(true)
 		if h.opts.Addresses != nil {
-			h.opts.Addresses(h.grpcLis.Addr().String(), h.httpAddr)
+			h.opts.Addresses(h.grpcAddr, h.httpAddr)
 		}
 	})
 }
@@ -257,7 +266,7 @@ func (h *host) register(ctx context.Context) error {
 	h.grpc.SetReady(ready)
 	reg, err := h.conn.Register(ctx, &podplanev1.ServiceRecord{
 		Service: h.id.Service, Node: h.cfg.Node, Instance: h.cfg.Instance, Version: Version,
-		GrpcAddress: h.grpcLis.Addr().String(), HttpAddress: h.httpAddr, StartedAt: timestamppb.New(h.started),
+		GrpcAddress: h.grpcAddr, HttpAddress: h.httpAddr, StartedAt: timestamppb.New(h.started),
 		Pid: int64(os.Getpid()), Ready: ready, Message: message,
 	})
 	if err != nil {
@@ -270,7 +279,7 @@ func (h *host) register(ctx context.Context) error {
 			h.log.Debug("registration not taken back; it expires", "error", err)
 		}
 	}()
-	h.log.Info("serving", "grpc.address", h.grpcLis.Addr().String(), "http.address", h.httpAddr)
+	h.log.Info("serving", "grpc.address", h.grpcAddr, "http.address", h.httpAddr)
 	return h.watchReadiness(ctx, func(ready bool, message string) {
 		reg.Update(func(r *podplanev1.ServiceRecord) { r.Ready, r.Message = ready, message })
 	})

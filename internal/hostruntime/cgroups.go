@@ -38,23 +38,30 @@ func taskCgroups(tasks []string) []string {
 func cgroupProcesses(tasks []string) []int {
 	var pids []int
 	for _, dir := range taskCgroups(tasks) {
-		// As above.
-		_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-			if err != nil || entry.Name() != "cgroup.procs" {
-				return nil
-			}
-			content, err := os.ReadFile(path)
-			if err != nil {
-				return nil
-			}
-			for _, field := range strings.Fields(string(content)) {
-				if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !isZombie(pid) {
-					pids = append(pids, pid)
-				}
-			}
-			return nil
-		})
+		pids = append(pids, processesUnder(dir)...)
 	}
+	return pids
+}
+
+// processesUnder are the processes in a cgroup directory and those below it.
+func processesUnder(dir string) []int {
+	var pids []int
+	// Errors are directories that have gone since, which are not wanted any more.
+	_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.Name() != "cgroup.procs" {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		for _, field := range strings.Fields(string(content)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !isZombie(pid) {
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	})
 	return pids
 }
 

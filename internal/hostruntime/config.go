@@ -47,6 +47,8 @@ type Config struct {
 	SandboxImage string
 	// Images are imported at start if the runtime lacks them or the archive changed, and are kept from garbage collection.
 	Images []Image
+	// SocketGroup may use the socket besides root; 0: root only. Who may use it may do everything on this host.
+	SocketGroup int
 	// PlainHTTP are registries (host:port) to talk to without TLS.
 	PlainHTTP []string
 	// Env is added to containerd's environment. The OTEL_* variables of this process are passed on without it.

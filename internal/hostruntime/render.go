@@ -30,6 +30,7 @@ disabled_plugins = [
 
 [plugins."io.containerd.server.v1.grpc"]
   address = {{q .Socket}}
+  gid = {{.SocketGroup}}
 
 [plugins."io.containerd.server.v1.ttrpc"]
   address = {{q .TTRPC}}
@@ -86,6 +87,7 @@ func (c *Config) renderContainerd(h Host) (string, error) {
 		"RunState":     filepath.Join(c.State, "run"),
 		"LogLevel":     c.LogLevel,
 		"Socket":       c.Socket(),
+		"SocketGroup":  c.SocketGroup,
 		"TTRPC":        c.Socket() + ".ttrpc",
 		"ShimSockets":  c.shimSockets(),
 		"Opt":          filepath.Join(c.Root, "opt"),

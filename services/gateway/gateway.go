@@ -69,6 +69,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	}
 	services := registry.New(bucket)
 	podplanev1.RegisterServiceServiceServer(deps.GRPC, services)
+	deps.HandleOps("GET /scrape-targets", services.Targets())
 	conns, err := dial(ctx, deps)
 	defer conns.close()
 	if err != nil {

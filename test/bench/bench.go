@@ -125,13 +125,12 @@ func (b *bench) exits(ctx context.Context) error {
 		}
 		floors = append(floors, milliseconds(took))
 	}
-	times, err := b.subject.exits(ctx, b.o.exits)
+	events, restarts, err := b.subject.exits(ctx, b.o.exits)
 	if err != nil {
 		return err
 	}
-	b.report.ExitToRuntimeEvent = summarize(times.toRuntimeEvent)
-	b.report.RuntimeEventToFollower = summarize(times.toFollower)
-	b.report.ExitToRestart = Restart{Floor: summarize(floors), Podplane: summarize(times.toRestart), Ratio: summarize(ratios(times.toRestart, floors))}
+	b.report.ExitToEvent = summarize(events)
+	b.report.ExitToRestart = Restart{Floor: summarize(floors), Podplane: summarize(restarts), Ratio: summarize(ratios(restarts, floors))}
 	return nil
 }
 

@@ -3,6 +3,8 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/podplane/podplane/internal/bus"
@@ -62,5 +64,39 @@ func TestListServices(t *testing.T) {
 	}
 	if got := names(t, r, "n1"); got != "pleg@n1 syncd@n1 " {
 		t.Errorf("one node: %q", got)
+	}
+}
+
+func TestTargetsForPrometheus(t *testing.T) {
+	record := func(service, instance, address string) bus.Entry[*podplanev1.ServiceRecord] {
+		return bus.Entry[*podplanev1.ServiceRecord]{Value: &podplanev1.ServiceRecord{Service: service, Node: "n1", Instance: instance, HttpAddress: address}}
+	}
+	away := fault.New(fault.Unavailable, "away")
+	cases := map[string]struct {
+		lister lister
+		code   int
+		want   string
+	}{
+		"reachable ones": {
+			lister{entries: []bus.Entry[*podplanev1.ServiceRecord]{record("syncd", "a", "10.0.0.2:1"), record("prober", "b", "127.0.0.1:2")}},
+			200,
+			`[{"targets":["10.0.0.2:1"],"labels":{"job":"syncd","node":"n1","replica":"a"}}]`,
+		},
+		"one host": {
+			lister{entries: []bus.Entry[*podplanev1.ServiceRecord]{record("prober", "b", "127.0.0.1:2")}},
+			200,
+			`[{"targets":["127.0.0.1:2"],"labels":{"job":"prober","node":"n1","replica":"b"}}]`,
+		},
+		"none":          {lister{}, 200, "[]"},
+		"nothing known": {lister{err: away}, 503, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			registry.New(&c.lister).Targets().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/scrape-targets", nil))
+			if w.Code != c.code || (c.want != "" && w.Body.String() != c.want) {
+				t.Errorf("got %d %s, want %d %s", w.Code, w.Body, c.code, c.want)
+			}
+		})
 	}
 }
