@@ -207,7 +207,8 @@ func (s *Stack) Stop(ctx context.Context) error { return s.end(ctx, syscall.SIGI
 // KillAll kills `podplane up`, its bus and all services at once with SIGKILL.
 func (s *Stack) KillAll(ctx context.Context) error {
 	for _, name := range append([]string{"nats"}, Services...) {
-		if err := s.Kill(name); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		// What is being started again at this moment has no process yet.
+		if err := s.Kill(name); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

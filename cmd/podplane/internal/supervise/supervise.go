@@ -1,7 +1,7 @@
 // Package supervise keeps child processes running.
 //
 // One goroutine owns one child. A child that ends, for whatever reason, is
-// started again: at once the first time, then after 100 ms doubling to 5 s,
+// started again: at once the first time, then after 100 ms doubling to 2 s,
 // and at once again after it ran for 10 s. When the supervisor itself dies,
 // even by SIGKILL, the kernel sends its children SIGTERM, so that a second
 // start meets none of them. Children never share a terminal's signals with the
@@ -22,7 +22,7 @@ import (
 
 const (
 	firstDelay = 100 * time.Millisecond
-	maxDelay   = 5 * time.Second
+	maxDelay   = 2 * time.Second
 	// stable is how long a child runs until its next end counts as the first.
 	stable = 10 * time.Second
 )

@@ -20,9 +20,9 @@ func TestNextDelay(t *testing.T) {
 	}{
 		{"first quick end", 0, time.Second, 100 * time.Millisecond},
 		{"doubles", 100 * time.Millisecond, time.Second, 200 * time.Millisecond},
-		{"is capped", 4 * time.Second, 0, 5 * time.Second},
-		{"stays capped", 5 * time.Second, 0, 5 * time.Second},
-		{"a stable run resets it", 5 * time.Second, 10 * time.Second, 0},
+		{"is capped", 1600 * time.Millisecond, 0, 2 * time.Second},
+		{"stays capped", 2 * time.Second, 0, 2 * time.Second},
+		{"a stable run resets it", 2 * time.Second, 10 * time.Second, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := supervise.NextDelay(tc.before, tc.ran); got != tc.want {

@@ -10,9 +10,11 @@ package up
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -103,12 +105,36 @@ func (c Config) withPorts() (Config, error) {
 	return c, nil
 }
 
+// firstPort and ports are where port 0 is looked for: below what the kernel
+// gives to those who ask for any port, so that no service of ours happens to
+// take the address while its owner is being started again.
+const (
+	firstPort = 20000
+	ports     = 10000
+)
+
 // freePort checks that addr can be listened on, and fills port 0 in.
 func freePort(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", err
+	}
+	if port != "0" {
+		return addr, canListen(addr)
+	}
+	for range 100 {
+		addr = net.JoinHostPort(host, strconv.Itoa(firstPort+rand.IntN(ports)))
+		if err = canListen(addr); err == nil {
+			return addr, nil
+		}
+	}
+	return "", err
+}
+
+func canListen(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return "", fmt.Errorf("listen on %s: %w; is another program using it? choose another address with the flag", addr, err)
+		return fmt.Errorf("listen on %s: %w; is another program using it? choose another address with the flag", addr, err)
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
+	return l.Close()
 }
