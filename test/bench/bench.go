@@ -125,12 +125,13 @@ func (b *bench) exits(ctx context.Context) error {
 		}
 		floors = append(floors, milliseconds(took))
 	}
-	events, restarts, err := b.subject.exits(ctx, b.o.exits)
+	times, err := b.subject.exits(ctx, b.o.exits)
 	if err != nil {
 		return err
 	}
-	b.report.ExitToEvent = summarize(events)
-	b.report.ExitToRestart = Restart{Floor: summarize(floors), Podplane: summarize(restarts), Ratio: summarize(ratios(restarts, floors))}
+	b.report.ExitToRuntimeEvent = summarize(times.toRuntimeEvent)
+	b.report.RuntimeEventToFollower = summarize(times.toFollower)
+	b.report.ExitToRestart = Restart{Floor: summarize(floors), Podplane: summarize(times.toRestart), Ratio: summarize(ratios(times.toRestart, floors))}
 	return nil
 }
 

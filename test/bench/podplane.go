@@ -185,40 +185,68 @@ func (w *watch) waitRunning(n int) ([]string, error) {
 	return out, nil
 }
 
-// journal notes when a follower of the journal had each container's end.
-type journal struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	mu     sync.Mutex
-	died   map[string]time.Time
+// deaths notes when somebody was told of each container's end.
+type deaths struct {
+	mu sync.Mutex
+	at map[string]time.Time
 }
 
-func (s *subject) follow(ctx context.Context) (*journal, error) {
+func (d *deaths) note(id string, at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.at[id]; !ok {
+		d.at[id] = at
+	}
+}
+
+// wait waits until it has been told of the container's end.
+func (d *deaths) wait(ctx context.Context, id string) (time.Time, error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		d.mu.Lock()
+		at, ok := d.at[id]
+		d.mu.Unlock()
+		if ok {
+			return at, nil
+		}
+		select {
+		case <-ctx.Done():
+			return at, fmt.Errorf("nobody told of the end of container %s: %w", id, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// follow notes what a follower of the journal over REST is told, until the
+// returned function is called.
+func (s *subject) follow(ctx context.Context) (*deaths, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.stack.Server()+"/podplane/v1/lifecycle?follow=true&namespace="+namespace, nil)
 	if err != nil {
 		cancel()
-		return nil, err
+		return nil, nil, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		cancel()
-		return nil, err
+		return nil, nil, err
 	}
-	j := &journal{cancel: cancel, done: make(chan struct{}), died: map[string]time.Time{}}
+	d := &deaths{at: map[string]time.Time{}}
+	done := make(chan struct{})
 	go func() {
-		defer close(j.done)
+		defer close(done)
 		defer func() { _ = resp.Body.Close() }()
 		sc := bufio.NewScanner(resp.Body)
 		sc.Buffer(nil, 1<<20)
 		for sc.Scan() {
-			j.note(sc.Bytes(), time.Now())
+			noteLine(d, sc.Bytes(), time.Now())
 		}
 	}()
-	return j, nil
+	return d, func() { cancel(); <-done }, nil
 }
 
-func (j *journal) note(line []byte, at time.Time) {
+func noteLine(d *deaths, line []byte, at time.Time) {
 	if !bytes.Contains(line, []byte("CONTAINER_DIED")) {
 		return
 	}
@@ -227,88 +255,104 @@ func (j *journal) note(line []byte, at time.Time) {
 			ContainerID string `json:"containerId"`
 		} `json:"event"`
 	}
-	if json.Unmarshal(line, &l) != nil {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if _, ok := j.died[l.Event.ContainerID]; !ok {
-		j.died[l.Event.ContainerID] = at
+	if json.Unmarshal(line, &l) == nil {
+		d.note(l.Event.ContainerID, at)
 	}
 }
 
-func (j *journal) seen(id string) (time.Time, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	at, ok := j.died[id]
-	return at, ok
-}
-
-func (j *journal) close() {
-	j.cancel()
-	<-j.done
-}
-
-// exits starts n pods, kills the container of one after the other, and
-// measures from the runtime's time of the exit until a follower of the journal
-// has the event, and until the next instance has started.
-func (s *subject) exits(ctx context.Context, n int) (events, restarts []float64, err error) {
-	j, err := s.follow(ctx)
+// listen notes what the runtime itself tells: nobody can know earlier.
+func (s *subject) listen(ctx context.Context) (*deaths, func(), error) {
+	stream, err := s.cri.Events(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer j.close()
+	d := &deaths{at: map[string]time.Time{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			ev, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			if ev.Type == cri.EventStopped {
+				d.note(ev.ID, time.Now())
+			}
+		}
+	}()
+	return d, func() { stream.Close(); <-done }, nil
+}
+
+// exitTimes are of containers that were killed, in ms.
+type exitTimes struct {
+	// toRuntimeEvent: from the exit until the runtime told of it.
+	toRuntimeEvent []float64
+	// toFollower: from then until a follower of the journal had it; below 0 where the follower was first.
+	toFollower []float64
+	// toRestart: from the exit until the next instance had started.
+	toRestart []float64
+}
+
+// exits starts n pods and kills the container of one after the other.
+func (s *subject) exits(ctx context.Context, n int) (out exitTimes, err error) {
+	journal, stopJournal, err := s.follow(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer stopJournal()
+	runtime, stopRuntime, err := s.listen(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer stopRuntime()
 	if _, _, err := s.start(ctx, n); err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	w, err := s.watch(ctx, fmt.Sprintf("run=%d", s.run))
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	defer w.close()
 	ids, err := w.waitRunning(n)
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	for _, id := range ids {
-		event, restart, err := s.exit(ctx, w, j, id)
-		if err != nil {
-			return nil, nil, err
+		if err := s.exit(ctx, w, journal, runtime, id, &out); err != nil {
+			return out, err
 		}
-		events = append(events, milliseconds(event))
-		restarts = append(restarts, milliseconds(restart))
 	}
-	return events, restarts, s.remove(ctx)
+	return out, s.remove(ctx)
 }
 
-func (s *subject) exit(ctx context.Context, w *watch, j *journal, id string) (event, restart time.Duration, err error) {
+func (s *subject) exit(ctx context.Context, w *watch, journal, runtime *deaths, id string, out *exitTimes) error {
 	if err := s.cri.StopContainer(ctx, id, 0); err != nil {
-		return 0, 0, err
+		return err
 	}
 	next, err := w.waitRestarted(id)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	old, err := s.cri.ContainerStatus(ctx, id)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	now, err := s.cri.ContainerStatus(ctx, next)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		if at, ok := j.seen(id); ok {
-			return at.Sub(old.FinishedAt), now.StartedAt.Sub(old.FinishedAt), nil
-		}
-		select {
-		case <-ctx.Done():
-			return 0, 0, fmt.Errorf("the journal never told of the end of container %s: %w", id, ctx.Err())
-		case <-tick.C:
-		}
+	told, err := runtime.wait(ctx, id)
+	if err != nil {
+		return err
 	}
+	had, err := journal.wait(ctx, id)
+	if err != nil {
+		return err
+	}
+	out.toRuntimeEvent = append(out.toRuntimeEvent, milliseconds(told.Sub(old.FinishedAt)))
+	out.toFollower = append(out.toFollower, milliseconds(had.Sub(told)))
+	out.toRestart = append(out.toRestart, milliseconds(now.StartedAt.Sub(old.FinishedAt)))
+	return nil
 }
 
 // waitRestarted waits until the pod whose container id ended runs another one,

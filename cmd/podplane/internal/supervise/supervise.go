@@ -1,8 +1,8 @@
 // Package supervise keeps child processes running.
 //
 // One goroutine owns one child. A child that ends, for whatever reason, is
-// started again: at once the first time, then after 100 ms doubling to 2 s,
-// and at once again after it ran for 10 s. When the supervisor itself dies,
+// started again: after 100 ms doubling to 2 s, or at once when it had run for
+// 10 s. When the supervisor itself dies,
 // even by SIGKILL, the kernel sends its children SIGTERM, so that a second
 // start meets none of them. Children never share a terminal's signals with the
 // supervisor: Ctrl-C reaches them only in the order that the supervisor chooses.

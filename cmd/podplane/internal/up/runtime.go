@@ -40,6 +40,9 @@ func (s *stack) startRuntime(ctx context.Context) error {
 		how = "was running"
 	}
 	s.say("  runtime   containerd, %s, %s\n", how, r.Endpoint())
+	for _, lack := range r.Host().Lacks() {
+		s.say("            note: %s\n", lack)
+	}
 	keepCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.runtime = &ownRuntime{config: cfg, cancel: cancel, done: make(chan struct{})}
 	go s.runtime.keep(keepCtx, r, s.say)
