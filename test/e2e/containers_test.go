@@ -230,7 +230,11 @@ func TestHostPort(t *testing.T) {
 	m := func(name string) string {
 		return manifest(name, `
   containers:
-  - {name: app, image: $IMAGE, args: [serve, -addr, ":8080"], ports: [{containerPort: 8080, hostPort: `+port+`}]}
+  - name: app
+    image: $IMAGE
+    args: [serve, -addr, ":8080"]
+    ports: [{containerPort: 8080, hostPort: `+port+`}]
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
 `)
 	}
 	if _, err := s.Apply(ctx, ns(t), m("first")); err != nil {
