@@ -8,13 +8,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/daemon"
@@ -29,23 +27,6 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// Config is the gateway's configuration.
-type Config struct {
-	daemon.Config
-	// Listen is the front door's address.
-	Listen string `json:"listen" usage:"address of the front door"`
-}
-
-// DefaultConfig gives the defaults.
-func DefaultConfig() Config {
-	return Config{Config: daemon.DefaultConfig(), Listen: "127.0.0.1:8080"}
-}
-
-// Validate refuses addresses that other hosts reach, unless insecureListen allows them: callers are not authenticated.
-func (c *Config) Validate(path *field.Path) field.ErrorList {
-	return daemon.ValidateListen(path.Child("listen"), c.Listen, c.InsecureListen)
-}
-
 // Service describes the gateway to the daemon shell.
 func Service() daemon.Service[Config] {
 	return daemon.Service[Config]{
@@ -58,9 +39,9 @@ func Command() *cobra.Command { return daemon.Command(Service()) }
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
-	lis, err := net.Listen("tcp", cfg.Listen)
+	lis, secure, err := listen(&cfg, deps.Log)
 	if err != nil {
-		return fmt.Errorf("listen for the front door: %w", err)
+		return err
 	}
 	defer func() { _ = lis.Close() }() // the server has closed it, if it got that far
 	bucket, err := bus.Open(ctx, deps.Bus, bus.Services)
@@ -75,19 +56,27 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
+	guard, err := guard(&cfg, deps)
+	if err != nil {
+		return err
+	}
+	if guard.Audit != nil {
+		defer func() { _ = guard.Audit.Close() }() // every line is written already
+	}
 	handler, err := front.New(ctx, front.Options{
-		Conn: conns.get, Services: services, Ops: deps.Ops, Log: deps.Log, Registry: deps.Registry, Version: deps.Version, LocalOnly: !cfg.InsecureListen,
+		Conn: conns.get, Services: services, Ops: deps.Ops, Log: deps.Log, Registry: deps.Registry, Version: deps.Version, LocalOnly: !cfg.authenticates(),
+		Guard: guard,
 	})
 	if err != nil {
 		return err
 	}
 	srv := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: handler, TLSConfig: secure, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	deps.Go("registry", func(ctx context.Context) error { return services.Run(ctx, deps.Bus) })
 	deps.Go("front door", func(ctx context.Context) error { return daemon.ServeHTTP(ctx, srv, lis, cfg.ShutdownTimeout/2) })
-	deps.Log.Info("front door open", "address", lis.Addr().String())
+	deps.Log.Info("front door open", "address", lis.Addr().String(), "tls", secure != nil, "authentication", guard.Access != nil, "audit.log", cfg.auditFile())
 	deps.Serve()
 	<-ctx.Done()
 	return nil

@@ -1,9 +1,9 @@
 // Package front is the front door: HTTP in, gRPC out.
 //
-// A request passes, in this order: request id, recovery, root span, access log, security headers and the check for foreign pages, the
-// limit of requests at once, the limit of the body (read whole, at most 3 MiB); then chi finds the route, and for the API the media types are
-// negotiated and grpc-gateway calls the service. The routes are those of the protos. Every refusal, from whichever step, is a Kubernetes
-// Status object.
+// A request passes, in this order: request id, recovery, root span, access log, security headers, audit log, the check for foreign pages,
+// authentication, the limits of requests (of one user, and of all at once), the limit of the body (read whole, at most 3 MiB); then chi finds
+// the route, the caller is authorised for it, and for the API the media types are negotiated and grpc-gateway calls the service; what is
+// called must be what was authorised. The routes are those of the protos. Every refusal, from whichever step, is a Kubernetes Status object.
 //
 // Nothing is buffered but the request's body. A stream is flushed message by message; a client that does not read for 30 s is cut off, and
 // holds nobody up but its own stream. What breaks before the first byte is a Status with its code; in a watch it becomes an ERROR event, in
@@ -43,6 +43,8 @@ type Options struct {
 	Version string
 	// LocalOnly refuses requests whose Host is not a loopback name.
 	LocalOnly bool
+	// Guard says who may do what, and how often.
+	Guard Guard
 }
 
 // New makes the front door's handler.
@@ -50,12 +52,13 @@ func New(ctx context.Context, o Options) (http.Handler, error) {
 	if o.Conn == nil || o.Services == nil || o.Ops == nil {
 		return nil, errors.New("the front door needs connections, services and ops")
 	}
-	mux, err := newMux(ctx, o.Conn, o.Services)
+	mux, err := newMux(ctx, o.Conn, guardedServices{o.Services})
 	if err != nil {
 		return nil, err
 	}
 	r := chi.NewRouter()
-	r.Use(requestID, recoverer(o.Log), traced, observed(o.Log, newMetrics(o.Registry)), secured, sameSite(o.LocalOnly), limited, bounded)
+	r.Use(called, requestID, recoverer(o.Log), traced, observed(o.Log, newMetrics(o.Registry)), secured,
+		audited(o.Guard.Audit), sameSite(o.LocalOnly), authenticated(o.Guard.Access), rated(o.Guard.Rate), limited, bounded)
 	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, fault.ToStatus(fault.Wrap(fault.NotFound, errNoRoute)))
 	})
@@ -63,15 +66,17 @@ func New(ctx context.Context, o Options) (http.Handler, error) {
 		w.Header().Set("Allow", strings.Join(allowed(r, req.URL.Path), ", "))
 		writeStatus(w, methodNotAllowed(req))
 	})
-	api := r.With(routed, negotiate, exchanging)
-	for _, route := range routes() {
+	known := routes()
+	api := r.With(routed, guardRoute(o.Guard, known), negotiate, exchanging)
+	for route := range known {
 		api.Method(route.method, route.pattern, mux)
 	}
-	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		r.Method(http.MethodGet, path, o.Ops)
+	paths := r.With(guardPath(o.Guard.Access))
+	for _, path := range []string{openPath, "/readyz", "/metrics"} {
+		paths.Method(http.MethodGet, path, o.Ops)
 	}
-	addDiscovery(r, o.Version)
-	if err := docs.Mount(r, o.Version); err != nil {
+	addDiscovery(paths, o.Version)
+	if err := docs.Mount(paths, o.Version); err != nil {
 		return nil, err
 	}
 	return r, nil

@@ -37,6 +37,8 @@ func newMux(ctx context.Context, conn func(service string) grpc.ClientConnInterf
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
 	)
+	unguarded := conn
+	conn = func(service string) grpc.ClientConnInterface { return guardedConn{unguarded(service)} }
 	syncd := conn(bus.ServiceSyncd)
 	for name, register := range map[string]func() error{
 		"pods": func() error {
@@ -82,6 +84,9 @@ func handleError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w 
 // handleStreamError keeps the error for the response writer, which alone knows what was sent already.
 func handleStreamError(ctx context.Context, err error) *status.Status {
 	if x := exchangeOf(ctx); x != nil {
+		if cause := context.Cause(ctx); fault.Is(cause, fault.Unauthenticated) || fault.Is(cause, fault.PermissionDenied) {
+			err = cause // the reader may no longer read
+		}
 		x.fail(err, daemon.Stopping(ctx).Err() != nil)
 	}
 	return status.Convert(fault.ToGRPC(err))

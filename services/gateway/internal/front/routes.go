@@ -2,7 +2,6 @@ package front
 
 import (
 	"net/http"
-	"slices"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/protobuf/proto"
@@ -15,50 +14,38 @@ import (
 // route is one method and path pattern of the API.
 type route struct{ method, pattern string }
 
-// routes reads the API's routes from the protos, the one place that has them.
-func routes() []route {
-	var out []route
+// routes reads the API's routes from the protos, the one place that has them, and the gRPC method that each calls.
+func routes() map[route]string {
+	out := map[route]string{}
 	protoregistry.GlobalFiles.RangeFilesByPackage(podplanev1.File_podplane_v1_records_proto.Package(), func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Services().Len() {
-			methods := f.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				if rule, ok := proto.GetExtension(methods.Get(j).Options(), annotations.E_Http).(*annotations.HttpRule); ok {
-					out = appendRoutes(out, rule)
+			service := f.Services().Get(i)
+			for j := range service.Methods().Len() {
+				m := service.Methods().Get(j)
+				if rule, ok := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule); ok {
+					addRoutes(out, rule, string(service.FullName())+"/"+string(m.Name()))
 				}
 			}
 		}
 		return true
 	})
-	slices.SortFunc(out, func(a, b route) int {
-		if a.pattern != b.pattern {
-			if a.pattern < b.pattern {
-				return -1
-			}
-			return 1
-		}
-		if a.method < b.method {
-			return -1
-		}
-		return 1
-	})
 	return out
 }
 
-func appendRoutes(out []route, rule *annotations.HttpRule) []route {
+func addRoutes(out map[route]string, rule *annotations.HttpRule, rpc string) {
 	switch p := rule.GetPattern().(type) {
 	case *annotations.HttpRule_Get:
-		out = append(out, route{http.MethodGet, p.Get})
+		out[route{http.MethodGet, p.Get}] = rpc
 	case *annotations.HttpRule_Put:
-		out = append(out, route{http.MethodPut, p.Put})
+		out[route{http.MethodPut, p.Put}] = rpc
 	case *annotations.HttpRule_Post:
-		out = append(out, route{http.MethodPost, p.Post})
+		out[route{http.MethodPost, p.Post}] = rpc
 	case *annotations.HttpRule_Delete:
-		out = append(out, route{http.MethodDelete, p.Delete})
+		out[route{http.MethodDelete, p.Delete}] = rpc
 	case *annotations.HttpRule_Patch:
-		out = append(out, route{http.MethodPatch, p.Patch})
+		out[route{http.MethodPatch, p.Patch}] = rpc
 	}
 	for _, more := range rule.GetAdditionalBindings() {
-		out = appendRoutes(out, more)
+		addRoutes(out, more, rpc)
 	}
-	return out
 }
