@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podplane/podplane/cmd/podplane/internal/cli"
+	"github.com/podplane/podplane/cmd/podplane/internal/credentials"
 	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
@@ -50,7 +51,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 			cmd.AddCommand(c)
 		}
 	}
-	add("host", up.Commands()...)
+	add("host", append(up.Commands(), credentials.Commands()...)...)
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	add("container", incontainer.Commands()...)

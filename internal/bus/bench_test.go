@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -44,6 +45,9 @@ func benchBucket(b *testing.B, o embedded.Options) *bus.Bucket[text] {
 }
 
 func each(b *testing.B, f func(*testing.B, *bus.Bucket[text])) {
+	b.Run("Encrypted", func(b *testing.B) {
+		f(b, benchBucket(b, embedded.Options{StoreDir: b.TempDir(), KeyFile: filepath.Join(b.TempDir(), "key")}))
+	})
 	b.Run("SyncAlways", func(b *testing.B) { f(b, benchBucket(b, embedded.Options{StoreDir: b.TempDir()})) })
 	b.Run("SyncPeriodic", func(b *testing.B) {
 		f(b, benchBucket(b, embedded.Options{StoreDir: b.TempDir(), SyncPeriodic: true}))

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func serve(store string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	s, err := embedded.Start(ctx, embedded.Options{StoreDir: store, Port: port, SyncPeriodic: os.Getenv(envLazy) != ""})
+	s, err := embedded.Start(ctx, embedded.Options{StoreDir: store, KeyFile: filepath.Join(store, "key"), Port: port, SyncPeriodic: os.Getenv(envLazy) != ""})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func (s overTCP) Connect(t *testing.T, cfg bus.Config) *bus.Conn {
 func TestConformanceTCP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
-	s, err := embedded.Start(ctx, embedded.Options{StoreDir: t.TempDir(), SyncPeriodic: true})
+	s, err := embedded.Start(ctx, embedded.Options{StoreDir: t.TempDir(), KeyFile: filepath.Join(t.TempDir(), "key"), SyncPeriodic: true})
 	if err != nil {
 		t.Fatal(err)
 	}

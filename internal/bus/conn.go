@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,8 @@ type Config struct {
 	Node, Service, Instance string
 	// NKeySeedFile or CredentialsFile authenticate the service; both may be empty. They are read at each connect.
 	NKeySeedFile, CredentialsFile string
+	// TLS secures the connection and checks the server; nil: a plain one, unless the server asks for more.
+	TLS *tls.Config
 	// ConnectTimeout bounds one attempt to connect, default 2 s.
 	ConnectTimeout time.Duration
 	// RequestTimeout bounds the wait for one acknowledgement, default 5 s.
@@ -164,6 +167,9 @@ func (c *Conn) options() ([]nats.Option, error) {
 	}
 	if c.cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(c.cfg.InProcess))
+	}
+	if c.cfg.TLS != nil && c.cfg.InProcess == nil {
+		opts = append(opts, nats.Secure(c.cfg.TLS))
 	}
 	if f := c.cfg.NKeySeedFile; f != "" {
 		o, err := nats.NkeyOptionFromSeed(f)

@@ -23,6 +23,7 @@ type Config struct {
 	NATSURL         string        `json:"natsURL" usage:"where NATS is; several addresses separated by commas"`
 	NATSCredentials string        `json:"natsCredentials" usage:"file with NATS credentials"`
 	NATSNKeySeed    string        `json:"natsNkeySeed" usage:"file with the seed of this service's NATS nkey"`
+	TLSDir          string        `json:"tlsDir" usage:"directory of certificates (podplane certs): talk TLS with the other services and the bus, and with nobody else"`
 	BusReplicas     int           `json:"busReplicas" usage:"copies that NATS keeps of what this service owns"`
 	Root            string        `json:"root" usage:"directory for what must survive a restart"`
 	RunDir          string        `json:"runDir" usage:"directory for what need not survive a reboot"`
@@ -82,7 +83,7 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 		list = append(list, field.Invalid(path.Child("shutdownTimeout"), c.ShutdownTimeout, "must be more than 0s"))
 	}
 	list = append(list, ValidateListen(path.Child("httpListen"), c.HTTPListen, c.InsecureListen)...)
-	return append(list, ValidateListen(path.Child("grpcListen"), c.GRPCListen, c.InsecureListen)...)
+	return append(list, ValidateListen(path.Child("grpcListen"), c.GRPCListen, c.InsecureListen || c.TLSDir != "")...)
 }
 
 // ValidateListen checks an address to listen on: host:port, and on this host only unless insecure is allowed, because nobody is

@@ -50,5 +50,5 @@ func (d Deps) Serve() { d.host.serve() }
 
 // Dial makes a connection to another service of this node. It returns at once; ctx ends the look-up of addresses, not the connection.
 func (d Deps) Dial(ctx context.Context, service string) (*grpc.ClientConn, error) {
-	return rpc.Dial(ctx, d.Bus, service, d.Node)
+	return rpc.DialWith(ctx, d.Bus, service, d.Node, rpc.Options{TLS: d.host.clientTLS(service)})
 }

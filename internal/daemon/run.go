@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/pki"
 	"github.com/podplane/podplane/internal/rpc"
 	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
@@ -59,6 +61,7 @@ type host struct {
 	ops      *http.ServeMux
 	registry *prometheus.Registry
 	conn     *bus.Conn
+	tls      *pki.Process // nil: everything is plain
 	grpc     *rpc.Server
 	grpcLis  net.Listener
 	grpcAddr string // as others reach it
@@ -141,6 +144,9 @@ func (h *host) start(ctx context.Context, cfg any) error {
 		}
 		return nil
 	})
+	if err := h.loadTLS(); err != nil {
+		return err
+	}
 	if err := h.startHTTP(ctx); err != nil {
 		return err
 	}
@@ -152,7 +158,7 @@ func (h *host) start(ctx context.Context, cfg any) error {
 	if err != nil {
 		return fmt.Errorf("listen for grpc: %w", err)
 	}
-	h.grpcLis, h.grpc = lis, rpc.NewServer(h.log)
+	h.grpcLis, h.grpc = lis, rpc.NewServerTLS(h.log, h.serverTLS())
 	if h.grpcAddr, err = h.cfg.reachable(ctx, lis.Addr()); err != nil {
 		return errors.Join(err, lis.Close())
 	}
@@ -162,6 +168,31 @@ func (h *host) start(ctx context.Context, cfg any) error {
 		return nil
 	})
 	return nil
+}
+
+func (h *host) loadTLS() (err error) {
+	if h.cfg.TLSDir == "" {
+		return nil
+	}
+	h.tls, err = pki.Load(h.cfg.TLSDir, h.id.Service, func(err error) {
+		h.log.Error("changed certificates can't be used; those that were read before stay in use", "error", err)
+	})
+	return err
+}
+
+func (h *host) serverTLS() *tls.Config {
+	if h.tls == nil {
+		return nil
+	}
+	return h.tls.Server()
+}
+
+// clientTLS is for connections to another process; nil: plain ones.
+func (h *host) clientTLS(peer string) *tls.Config {
+	if h.tls == nil {
+		return nil
+	}
+	return h.tls.Client(peer)
 }
 
 func (h *host) startHTTP(ctx context.Context) error {
@@ -187,6 +218,7 @@ func (h *host) startBus(ctx context.Context, cfg any) error {
 	bc := bus.Config{
 		URL: h.cfg.NATSURL, Node: h.cfg.Node, Service: h.id.Service, Instance: h.cfg.Instance, CredentialsFile: h.cfg.NATSCredentials,
 		NKeySeedFile: h.cfg.NATSNKeySeed, Replicas: h.cfg.BusReplicas, Logger: h.log, InProcess: h.opts.InProcess,
+		TLS: h.clientTLS(pki.Bus),
 	}
 	if c, ok := cfg.(BusConfigurer); ok {
 		c.ConfigureBus(&bc)

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -37,6 +39,8 @@ const (
 type Options struct {
 	// WaitForReady replaces the constant of that name.
 	WaitForReady time.Duration
+	// TLS secures the connections and checks whose they are; nil: plain ones.
+	TLS *tls.Config
 	// Dial are added to the connection's options; tests use them.
 	Dial []grpc.DialOption
 }
@@ -63,8 +67,12 @@ func dial(target, service string, o Options, more ...grpc.DialOption) (*grpc.Cli
 	if c.wait == 0 {
 		c.wait = WaitForReady
 	}
+	transport := insecure.NewCredentials()
+	if o.TLS != nil {
+		transport = credentials.NewTLS(o.TLS)
+	}
 	opts := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
 		grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelgrpc.WithFilter(worthTracing))),
 		grpc.WithChainUnaryInterceptor(c.unary),
 		grpc.WithChainStreamInterceptor(c.stream),

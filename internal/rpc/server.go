@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -45,10 +48,18 @@ type Server struct {
 }
 
 // NewServer makes a server that is not serving yet and whose health says so.
-func NewServer(log *slog.Logger) *Server {
+func NewServer(log *slog.Logger) *Server { return NewServerTLS(log, nil) }
+
+// NewServerTLS is NewServer with encrypted connections only; who may connect is for the configuration to say. Without one they are plain.
+func NewServerTLS(log *slog.Logger, secure *tls.Config) *Server {
 	s := &Server{log: log, health: health.NewServer()}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
+	transport := insecure.NewCredentials()
+	if secure != nil {
+		transport = credentials.NewTLS(secure)
+	}
 	s.grpc = grpc.NewServer(
+		grpc.Creds(transport),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(worthTracing))),
 		grpc.ChainUnaryInterceptor(s.unary),
 		grpc.ChainStreamInterceptor(s.stream),

@@ -3,13 +3,15 @@
 //
 // The server listens on a loopback address only. It owns its store directory
 // (mode 0700, locked against a second server) from Start to the return of
-// Shutdown. With SyncPeriodic unset every acknowledged message is synced to
+// Shutdown. With a key file everything in it is encrypted (ChaCha20-Poly1305);
+// who loses the key loses the records. With SyncPeriodic unset every acknowledged message is synced to
 // disk before the acknowledgement, so that neither SIGKILL nor a power cut
 // loses it; a restart on the same directory serves the same records.
 package embedded
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,6 +43,11 @@ type Options struct {
 	Port int
 	// SyncPeriodic syncs every two minutes instead of before each acknowledgement.
 	SyncPeriodic bool
+	// KeyFile holds the key by which the streams are encrypted on disk; it is made where it is missing. What a store held before is encrypted at
+	// the start. Empty: in the clear. A store that is encrypted starts with its key only.
+	KeyFile string
+	// TLS takes encrypted connections only; nil: plain ones.
+	TLS *tls.Config
 	// Users may connect; without any everybody on this host may, and do anything.
 	Users []User
 	// MaxPayload bounds one message, default 8 MiB.
@@ -69,6 +76,7 @@ const (
 	unboundedStore    = 1 << 50
 	readyPoll         = 2 * time.Millisecond
 	maxConnections    = 1024
+	tlsTimeout        = 5 // seconds, of a handshake
 )
 
 // Server is a running server.
@@ -93,13 +101,16 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		if s.temp, err = memoryDir(); err != nil {
 			return nil, err
 		}
-		o.StoreDir, o.SyncPeriodic = s.temp, true
+		o.StoreDir, o.KeyFile, o.SyncPeriodic = s.temp, "", true
 	}
 	so, err := o.server()
 	if err != nil {
 		return nil, err
 	}
 	if s.lock, err = lockDir(o.StoreDir); err != nil {
+		return nil, err
+	}
+	if so.JetStreamKey, err = storeKey(o.StoreDir, o.KeyFile); err != nil {
 		return nil, err
 	}
 	if s.ns, err = server.NewServer(so); err != nil {
@@ -143,6 +154,7 @@ func (o Options) server() (*server.Options, error) {
 		ServerName: o.Name, Host: o.Host, Port: o.Port, NoSigs: true, MaxConn: maxConnections,
 		JetStream: true, StoreDir: o.StoreDir, SyncAlways: !o.SyncPeriodic,
 		JetStreamMaxMemory: o.MaxMemory, JetStreamMaxStore: o.MaxStore, MaxPayload: o.MaxPayload,
+		JetStreamCipher: server.ChaCha, TLSConfig: o.TLS, TLS: o.TLS != nil, TLSTimeout: tlsTimeout,
 		DisableJetStreamBanner: true, MaxClosedClients: 16, NoFastProducerStall: true,
 	}
 	for _, u := range o.Users {

@@ -20,9 +20,20 @@ import (
 type env struct {
 	server    string
 	namespace string
+	auth      rest.Options
 }
 
-func (e *env) client() (*rest.Client, error) { return rest.New(e.server) }
+// client makes the client. What a flag says about the token comes before the environment.
+func (e *env) client() (*rest.Client, error) {
+	o := e.auth
+	if token := os.Getenv("PODPLANE_TOKEN"); o.Token == "" && o.TokenFile == os.Getenv("PODPLANE_TOKEN_FILE") && token != "" {
+		o.Token, o.TokenFile = token, ""
+	}
+	if o.Token != "" && o.TokenFile == os.Getenv("PODPLANE_TOKEN_FILE") {
+		o.TokenFile = ""
+	}
+	return rest.New(e.server, o)
+}
 
 // Commands returns the user's commands, to be added to the root command.
 func Commands() []*cobra.Command {
@@ -37,7 +48,14 @@ func Commands() []*cobra.Command {
 	}
 	for _, c := range cmds {
 		c.Flags().StringVarP(&e.server, "server", "s", server, "gateway's address (environment: PODPLANE_SERVER)")
-		c.Flags().StringVarP(&e.namespace, "namespace", "n", "default", "namespace")
+		f := c.Flags()
+		// A token's default is not the flag's: help would show it.
+		f.StringVar(&e.auth.Token, "token", "", "bearer token; others on this host see it, a file is better (environment: PODPLANE_TOKEN)")
+		f.StringVar(&e.auth.TokenFile, "token-file", os.Getenv("PODPLANE_TOKEN_FILE"), "file with a bearer token (environment: PODPLANE_TOKEN_FILE)")
+		f.StringVar(&e.auth.CA, "certificate-authority", os.Getenv("PODPLANE_CERTIFICATE_AUTHORITY"), "file with the CA of gateway's certificate (environment: PODPLANE_CERTIFICATE_AUTHORITY)")
+		f.StringVar(&e.auth.ClientCert, "client-certificate", os.Getenv("PODPLANE_CLIENT_CERTIFICATE"), "file with a certificate of yours (environment: PODPLANE_CLIENT_CERTIFICATE)")
+		f.StringVar(&e.auth.ClientKey, "client-key", os.Getenv("PODPLANE_CLIENT_KEY"), "file with its key; empty: the certificate's file has it (environment: PODPLANE_CLIENT_KEY)")
+		f.StringVarP(&e.namespace, "namespace", "n", "default", "namespace")
 		c.SilenceUsage = true
 	}
 	return cmds

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podplane/podplane/internal/bus/embedded"
+	"github.com/podplane/podplane/internal/pki"
 )
 
 // stopTimeout bounds the orderly stop.
@@ -31,6 +32,7 @@ const gcPercent = 50
 
 type options struct {
 	listen, store, keys, node string
+	key, tls                  string
 }
 
 // Command is `podplane nats`.
@@ -50,8 +52,21 @@ func Command() *cobra.Command {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:4222", "loopback host:port to listen on")
 	f.StringVar(&o.store, "store-dir", "/var/lib/podplane/nats", "where the streams are kept")
 	f.StringVar(&o.keys, "keys-dir", "", "where the services' keys are kept, made where missing; empty: no authentication")
+	f.StringVar(&o.key, "encryption-key", "", "file with the key by which the streams are encrypted, made where missing; empty: beside --store-dir, with .key; none: not encrypted")
+	f.StringVar(&o.tls, "tls-dir", "", "directory of certificates (podplane certs): talk TLS, and with Podplane's processes only")
 	f.StringVar(&o.node, "node", "", "let services write the records of this node only; empty: of every node")
 	return cmd
+}
+
+// keyFile is the file with the key of the streams; empty: they are in the clear.
+func (o options) keyFile() string {
+	switch o.key {
+	case "none":
+		return ""
+	case "":
+		return filepath.Clean(o.store) + ".key"
+	}
+	return o.key
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {
@@ -64,7 +79,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return fmt.Errorf("--listen %q: port: %w", o.listen, err)
 	}
 	debug.SetGCPercent(gcPercent)
-	opts := embedded.Options{StoreDir: filepath.Clean(o.store), Host: host, Port: port, Name: "podplane-" + o.node, Logger: log}
+	opts := embedded.Options{StoreDir: filepath.Clean(o.store), Host: host, Port: port, KeyFile: o.keyFile(), Name: "podplane-" + o.node, Logger: log}
+	if o.tls != "" {
+		process, err := pki.Load(o.tls, pki.Bus, func(err error) { log.Error("changed certificates can't be used", "error", err) })
+		if err != nil {
+			return err
+		}
+		opts.TLS = process.Server()
+	}
 	if o.keys != "" {
 		if opts.Users, err = embedded.ServiceUsers(o.keys, o.node); err != nil {
 			return fmt.Errorf("read the services' keys: %w", err)

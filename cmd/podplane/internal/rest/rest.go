@@ -1,6 +1,6 @@
 // Package rest is the command line's client of Podplane's REST API.
 //
-// It speaks plain HTTP to gateway and keeps Kubernetes objects as the bytes
+// It speaks HTTP or HTTPS to gateway and keeps Kubernetes objects as the bytes
 // they are: what the API answers is what the user sees. Errors are Kubernetes'
 // Status objects turned into sentences.
 package rest
@@ -29,12 +29,13 @@ const maxAnswer = 256 << 20
 
 // Client calls one gateway.
 type Client struct {
-	base *url.URL
-	http *http.Client
+	base  *url.URL
+	token string
+	http  *http.Client
 }
 
 // New returns a client of the gateway at server, such as "http://127.0.0.1:8080".
-func New(server string) (*Client, error) {
+func New(server string, o Options) (*Client, error) {
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil, fmt.Errorf("parse server address %q: %w", server, err)
@@ -42,8 +43,20 @@ func New(server string) (*Client, error) {
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("server address %q: want http://host:port", server)
 	}
-	return &Client{base: u, http: &http.Client{Transport: &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+	token, err := o.token()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.plain(u, token); err != nil {
+		return nil, err
+	}
+	secure, err := o.secure()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{base: u, token: token, http: &http.Client{Transport: &http.Transport{
+		DialContext:     (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSClientConfig: secure, ForceAttemptHTTP2: true,
 		ResponseHeaderTimeout: 60 * time.Second,
 	}}}, nil
 }
@@ -110,6 +123,9 @@ func (c *Client) Stream(ctx context.Context, r Request) (io.ReadCloser, error) {
 	}
 	if r.ContentType != "" {
 		req.Header.Set("Content-Type", r.ContentType)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -26,9 +26,18 @@ func (s *stack) startBus() error {
 	s.keep("nats", []string{
 		"nats", "--listen", s.cfg.NATSListen, "--store-dir", filepath.Join(s.cfg.Root, "nats"),
 		"--keys-dir", keysDir(s.cfg), "--node", s.cfg.Node,
+		"--encryption-key", s.encryptionKey(), "--tls-dir", s.cfg.TLSDir,
 	})
 	s.say("  bus       %s, on disk in %s\n", s.cfg.NATSURL, filepath.Join(s.cfg.Root, "nats"))
 	return nil
+}
+
+// encryptionKey is the file with the key of the records; it is beside them, so that one backup of the directory has both, unless another is named.
+func (s *stack) encryptionKey() string {
+	if s.cfg.EncryptionKey != "" {
+		return s.cfg.EncryptionKey
+	}
+	return filepath.Join(s.cfg.Root, "nats.key")
 }
 
 // serviceArgs are the arguments of a service: what all share, then its own.
@@ -39,12 +48,15 @@ func (s *stack) serviceArgs(name string) []string {
 		"--nats-url", c.NATSURL, "--cri-endpoint", c.CRIEndpoint,
 		"--log-level", c.LogLevel, "--log-format", c.LogFormat,
 	}
+	if c.TLSDir != "" {
+		args = append(args, "--tls-dir", c.TLSDir)
+	}
 	if s.ownBus {
 		args = append(args, "--nats-nkey-seed", embedded.SeedFile(keysDir(c), name))
 	}
 	switch name {
 	case "gateway":
-		args = append(args, "--listen", c.Listen)
+		args = append(args, s.doorArgs()...)
 	case "syncd":
 		args = append(args, "--manifest-dir", c.ManifestDir, "--pod-log-dir", c.PodLogDir, "--cgroup-root", c.CgroupRoot)
 	case "evictd":

@@ -26,7 +26,12 @@ func upCommand() *cobra.Command {
 	}
 	hostFlags(cmd, &cfg)
 	f := cmd.Flags()
-	f.StringVar(&cfg.Listen, "listen", cfg.Listen, "loopback host:port of the REST API; port 0: a free one")
+	f.StringVar(&cfg.Listen, "listen", cfg.Listen, "host:port of the REST API, port 0: a free one; addresses that other hosts reach need TLS and authentication")
+	f.StringVar(&cfg.Door.TLSCert, "tls-cert", cfg.Door.TLSCert, "certificate of the REST API; empty: plain HTTP")
+	f.StringVar(&cfg.Door.TLSKey, "tls-key", cfg.Door.TLSKey, "its key")
+	f.StringVar(&cfg.Door.Tokens, "tokens", cfg.Door.Tokens, "file of bearer tokens (podplane token): users have to be known")
+	f.StringVar(&cfg.Door.ClientCA, "client-ca", cfg.Door.ClientCA, "CA of users' certificates (podplane certs client): users have to be known")
+	f.StringVar(&cfg.Door.Bindings, "bindings", cfg.Door.Bindings, "file that says which user has which role where")
 	f.StringVar(&cfg.NATSListen, "nats-listen", cfg.NATSListen, "loopback host:port of our own bus; port 0: a free one")
 	f.StringVar(&cfg.ManifestDir, "manifest-dir", cfg.ManifestDir, "run the pods of this directory's manifests; empty: none")
 	return cmd
@@ -58,6 +63,8 @@ func hostFlags(cmd *cobra.Command, cfg *Config) {
 	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of what outlives a restart")
 	f.StringVar(&cfg.RunDir, "run-dir", cfg.RunDir, "directory of sockets, keys and process ids")
 	f.StringVar(&cfg.NATSURL, "nats-url", cfg.NATSURL, "use this bus (environment: NATS_URL); empty: one of our own")
+	f.StringVar(&cfg.TLSDir, "tls-dir", cfg.TLSDir, "certificates (podplane certs) by which the services and the bus talk TLS (environment: PODPLANE_TLS_DIR); empty: plain, on loopback")
+	f.StringVar(&cfg.EncryptionKey, "encryption-key", cfg.EncryptionKey, "file with the key of the records on our own bus, made where missing (environment: PODPLANE_ENCRYPTION_KEY); empty: nats.key below --root; none: not encrypted")
 	f.StringVar(&cfg.CRIEndpoint, "cri-endpoint", cfg.CRIEndpoint, "use this runtime, unix:///path (environment: CRI_ENDPOINT); empty: one of our own")
 	f.StringVar(&cfg.PodLogDir, "pod-log-dir", cfg.PodLogDir, "directory of the containers' logs")
 	f.StringVar(&cfg.CgroupRoot, "cgroup-root", cfg.CgroupRoot, "cgroup below which pods run")

@@ -33,6 +33,13 @@ type Config struct {
 	NATSURL string
 	// NATSListen is the host:port of our own bus; port 0 takes a free one.
 	NATSListen string
+	// EncryptionKey is the file with the key of the records on our own bus, made where it is missing; empty: nats.key below Root; "none": they are in
+	// the clear.
+	EncryptionKey string
+	// TLSDir has the certificates by which the services and the bus talk TLS; empty: they talk plainly, on loopback.
+	TLSDir string
+	// Door is how gateway's door is kept.
+	Door Door
 	// CRIEndpoint names a runtime to use, such as
 	// "unix:///run/containerd/containerd.sock"; empty: one of our own.
 	CRIEndpoint string
@@ -58,6 +65,7 @@ func Default() Config {
 		Node: strings.ToLower(node), Root: "/var/lib/podplane", RunDir: "/run/podplane",
 		Listen: "127.0.0.1:8080", NATSListen: "127.0.0.1:4222",
 		NATSURL: os.Getenv("NATS_URL"), CRIEndpoint: os.Getenv("CRI_ENDPOINT"),
+		EncryptionKey: os.Getenv("PODPLANE_ENCRYPTION_KEY"), TLSDir: os.Getenv("PODPLANE_TLS_DIR"), Door: defaultDoor(),
 		ManifestDir: "/etc/podplane/manifests", PodLogDir: "/var/log/pods",
 		CgroupRoot: "/", LogLevel: "info", LogFormat: "text", StopTimeout: 10 * time.Second,
 	}
@@ -88,6 +96,22 @@ func (c Config) Validate() error {
 	}
 	if c.CRIEndpoint != "" && !strings.HasPrefix(c.CRIEndpoint, "unix:///") {
 		errs = append(errs, fmt.Errorf("--cri-endpoint %q: want unix:///path/of/the/socket", c.CRIEndpoint))
+	}
+	for _, f := range []struct{ flag, value string }{
+		{"--tls-dir", c.TLSDir},
+		{"--tls-cert", c.Door.TLSCert},
+		{"--tls-key", c.Door.TLSKey},
+		{"--tokens", c.Door.Tokens},
+		{"--client-ca", c.Door.ClientCA},
+		{"--bindings", c.Door.Bindings},
+		{"--encryption-key", c.EncryptionKey},
+	} {
+		if f.value != "" && !filepath.IsAbs(f.value) && (f.flag != "--encryption-key" || f.value != "none") {
+			errs = append(errs, fmt.Errorf("%s %q: want an absolute path", f.flag, f.value))
+		}
+	}
+	if err := c.Door.check(c.Listen); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -16,7 +16,7 @@ import (
 // deleteAll deletes every pod and waits until all are gone. It returns how
 // many there were.
 func (s *stack) deleteAll(ctx context.Context) (int, error) {
-	c, err := rest.New(s.server())
+	c, err := s.client()
 	if err != nil {
 		return 0, err
 	}

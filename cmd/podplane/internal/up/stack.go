@@ -145,7 +145,7 @@ func (s *stack) stop() {
 func (s *stack) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	c, err := rest.New(s.server())
+	c, err := s.client()
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,6 @@ func (s *stack) say(format string, args ...any) {
 	fmt.Fprintf(s.out, format, args...)
 }
 
-func (s *stack) server() string             { return "http://" + s.cfg.Listen }
 func (s *stack) logDir() string             { return filepath.Join(s.cfg.Root, "log") }
 func (s *stack) logFile(name string) string { return filepath.Join(s.logDir(), name+".log") }
 func (s *stack) infoFile() string           { return filepath.Join(s.cfg.RunDir, "up.json") }

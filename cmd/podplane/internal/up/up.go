@@ -84,6 +84,7 @@ func Down(ctx context.Context, cfg Config, pods bool, out io.Writer) error {
 func removePods(ctx context.Context, cfg Config, out io.Writer) error {
 	cfg.ManifestDir = ""
 	cfg.Listen, cfg.NATSListen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Door = Door{private: true} // whoever may use the door otherwise: only this process does now
 	s, err := start(ctx, cfg, io.Discard)
 	if err != nil {
 		return fmt.Errorf("start Podplane to remove its pods: %w", err)
