@@ -79,6 +79,9 @@ func (s *stack) startAll(ctx context.Context) error {
 	if s.cfg, err = s.cfg.withPorts(); err != nil {
 		return err
 	}
+	if err := errors.Join(s.checkCertificates(), s.makeLocalToken()); err != nil {
+		return err
+	}
 	if err := s.startRuntime(ctx); err != nil {
 		return err
 	}

@@ -46,6 +46,11 @@ func TestOneTraceFromTheRequestToTheHandler(t *testing.T) {
 	if root == nil || root.Name() != "POST /api/v1/namespaces/{namespace}/pods" {
 		t.Errorf("root span %v", root)
 	}
+	d := newDoor(t, nil)
+	w = do(t, d, http.MethodGet, "/api/v1/namespaces/team/pods", "", "Authorization", d.alice)
+	if e := d.entries(t); len(e) != 1 || len(e[0].TraceID) != 32 || e[0].TraceID != w.Header().Get("Trace-Id") {
+		t.Errorf("the audit log says %+v of trace %q", e, w.Header().Get("Trace-Id"))
+	}
 	before := len(recorder.Started())
 	do(t, h, http.MethodGet, "/docs", "")
 	if len(recorder.Started()) != before {
