@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
-	"path/filepath"
 	"testing"
 	"time"
 
