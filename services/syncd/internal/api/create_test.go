@@ -125,7 +125,7 @@ func TestReplaceRefusesOtherFields(t *testing.T) {
 	if err := change(func(p *v1.Pod) { p.Name = "missing" }); !fault.Is(err, fault.NotFound) {
 		t.Errorf("name: got %v", err)
 	}
-	if same, err := s.replace(pod); err != nil || same.Generation != 1 {
+	if same, err := s.replace(pod); err != nil || same.Generation != 1 || same.ResourceVersion != pod.ResourceVersion {
 		t.Errorf("no change: got %v, %v", same, err)
 	}
 }
@@ -179,6 +179,12 @@ func TestConfigObjects(t *testing.T) {
 	}
 	if found, ok := s.store.ConfigMap("ns", "conf"); !ok || found.Data["k"] != "v" {
 		t.Errorf("read back: %v, %v", found, ok)
+	}
+	if out, err = s.maps.ReplaceConfigMap(ctx, &podplanev1.ReplaceRequest{Namespace: "ns", Name: "conf", Body: body(stored)}); err != nil {
+		t.Fatal(err)
+	}
+	if same := decodeTo[v1.ConfigMap](t, out.GetData()); same.ResourceVersion != stored.ResourceVersion {
+		t.Errorf("no change: version %s, was %s", same.ResourceVersion, stored.ResourceVersion)
 	}
 	stored.Data["k"] = "w"
 	if out, err = s.maps.ReplaceConfigMap(ctx, &podplanev1.ReplaceRequest{Namespace: "ns", Name: "conf", Body: body(stored)}); err != nil {

@@ -115,6 +115,9 @@ func (p *pods) ReplacePod(ctx context.Context, req *podplanev1.ReplaceRequest) (
 	if err != nil {
 		return nil, err
 	}
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.fromAPI(req.GetNamespace(), req.GetName()); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,7 +100,8 @@ func (s *Store) CreateObject(ctx context.Context, kind string, meta metav1.Objec
 	return s.presentObject(rec), nil
 }
 
-// UpdateObject replaces a ConfigMap or Secret by what change makes of its present JSON.
+// UpdateObject replaces a ConfigMap or Secret by what change makes of its present JSON. What changes nothing is not stored and makes no
+// new version.
 func (s *Store) UpdateObject(ctx context.Context, kind, namespace, name string, pre Preconditions, dryRun bool,
 	change func(current []byte) (metav1.ObjectMeta, []byte, error),
 ) (*watchcache.Object, error) {
@@ -115,6 +117,9 @@ func (s *Store) UpdateObject(ctx context.Context, kind, namespace, name string, 
 	meta, object, err := change(e.rec.GetObject())
 	if err != nil {
 		return nil, err
+	}
+	if bytes.Equal(object, e.rec.GetObject()) {
+		return s.presentObject(e.rec), nil
 	}
 	rec := s.objectRecord(k, meta, object)
 	if dryRun {

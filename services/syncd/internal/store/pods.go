@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -167,7 +168,7 @@ func (s *Store) abandon(uid string, err error) {
 }
 
 // UpdatePod replaces a pod by what change makes of it. change gets a copy that it may alter. The pod's identity, its source and what the
-// system owns in its metadata stay.
+// system owns in its metadata stay. What changes nothing is not stored and makes no new version.
 func (s *Store) UpdatePod(ctx context.Context, namespace, name string, pre Preconditions, dryRun bool, change func(current *v1.Pod) (*v1.Pod, error)) (*watchcache.Object, error) {
 	e, unlock, err := s.begin(ctx, namespace, name, pre)
 	if err != nil {
@@ -184,6 +185,9 @@ func (s *Store) UpdatePod(ctx context.Context, namespace, name string, pre Preco
 	raw, err := encodePod(pod)
 	if err != nil {
 		return nil, err
+	}
+	if bytes.Equal(raw, e.rec.GetPod()) {
+		return s.present(e), nil
 	}
 	return s.replacePod(ctx, e, pod, raw, dryRun)
 }
