@@ -348,11 +348,12 @@ func (l *Loop) retry(p *entry, now time.Time) {
 
 // want has the pod inspected as soon as there is room.
 func (l *Loop) want(uid string, p *entry) {
+	p.retryAt = time.Time{}
 	if p.queued {
 		p.again = true
 		return
 	}
-	p.queued, p.again, p.retryAt = true, false, time.Time{}
+	p.queued, p.again = true, false
 	l.waiting = append(l.waiting, uid)
 }
 
