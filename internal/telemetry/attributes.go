@@ -4,29 +4,20 @@ import "go.opentelemetry.io/otel/attribute"
 
 // Attribute keys of spans, and names of log attributes. Those that OpenTelemetry's conventions know have their names from there.
 const (
-	PodUID           = attribute.Key("k8s.pod.uid")
-	PodName          = attribute.Key("k8s.pod.name")
-	NamespaceName    = attribute.Key("k8s.namespace.name")
-	ContainerName    = attribute.Key("k8s.container.name")
-	ContainerRestart = attribute.Key("k8s.container.restart_count")
-	NodeName         = attribute.Key("k8s.node.name")
-	VolumeName       = attribute.Key("k8s.volume.name")
-	VolumeType       = attribute.Key("k8s.volume.type")
+	PodUID        = attribute.Key("k8s.pod.uid")
+	PodName       = attribute.Key("k8s.pod.name")
+	NamespaceName = attribute.Key("k8s.namespace.name")
+	ContainerName = attribute.Key("k8s.container.name")
+	NodeName      = attribute.Key("k8s.node.name")
+	VolumeName    = attribute.Key("k8s.volume.name")
+	VolumeType    = attribute.Key("k8s.volume.type")
 
 	ContainerID        = attribute.Key("container.id")
 	ContainerImageName = attribute.Key("container.image.name")
-	ContainerImageID   = attribute.Key("container.image.id")
 
 	ServiceName       = attribute.Key("service.name")
 	ServiceVersion    = attribute.Key("service.version")
 	ServiceInstanceID = attribute.Key("service.instance.id")
-
-	MessagingSystem      = attribute.Key("messaging.system")
-	MessagingDestination = attribute.Key("messaging.destination.name")
-	MessagingOperation   = attribute.Key("messaging.operation.type")
-	MessagingMessageID   = attribute.Key("messaging.message.id")
-
-	RPCMethod = attribute.Key("rpc.method")
 
 	// SandboxID is the pod sandbox as the runtime calls it.
 	SandboxID = attribute.Key("podplane.sandbox.id")
