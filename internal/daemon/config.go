@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -56,7 +57,7 @@ type Configuration interface{ Common() *Config }
 
 // Validate checks the common part.
 func (c *Config) Validate(path *field.Path) field.ErrorList {
-	var list field.ErrorList
+	list := c.validateLog(path)
 	if c.Node != "" {
 		for _, msg := range validation.IsDNS1123Subdomain(c.Node) {
 			list = append(list, field.Invalid(path.Child("node"), c.Node, msg))
@@ -84,6 +85,17 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	}
 	list = append(list, ValidateListen(path.Child("httpListen"), c.HTTPListen, c.InsecureListen)...)
 	return append(list, ValidateListen(path.Child("grpcListen"), c.GRPCListen, c.InsecureListen || c.TLSDir != "")...)
+}
+
+func (c *Config) validateLog(path *field.Path) field.ErrorList {
+	var list field.ErrorList
+	if new(slog.LevelVar).UnmarshalText([]byte(c.LogLevel)) != nil {
+		list = append(list, field.NotSupported(path.Child("logLevel"), c.LogLevel, []string{"debug", "info", "warn", "error"}))
+	}
+	if c.LogFormat != telemetry.FormatText && c.LogFormat != telemetry.FormatJSON {
+		list = append(list, field.NotSupported(path.Child("logFormat"), c.LogFormat, []string{telemetry.FormatText, telemetry.FormatJSON}))
+	}
+	return list
 }
 
 // ValidateListen checks an address to listen on: host:port, and on this host only unless insecure is allowed, because nobody is

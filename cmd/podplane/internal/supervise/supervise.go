@@ -39,6 +39,9 @@ type Process struct {
 	PIDFile string
 	// StopTimeout is how long the child may take to end after SIGTERM; then it is killed.
 	StopTimeout time.Duration
+	// GiveUp, when not nil, is asked after each end of the child, with how it
+	// ended; an error says why it makes no sense to start the child again.
+	GiveUp func(end error) error
 }
 
 // Exit is told when a child ended.
@@ -80,7 +83,7 @@ func (s *Supervisor) forker(ctx context.Context) {
 }
 
 // Keep runs p until ctx ends, then stops it and returns nil. It returns an
-// error only where p can't be started at all.
+// error only where p can't be started at all, or is given up.
 func (s *Supervisor) Keep(ctx context.Context, p Process) error {
 	var delay time.Duration
 	for {
@@ -96,6 +99,11 @@ func (s *Supervisor) Keep(ctx context.Context, p Process) error {
 		_ = os.Remove(p.PIDFile)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if p.GiveUp != nil {
+			if err := p.GiveUp(err); err != nil {
+				return err
+			}
 		}
 		delay = NextDelay(delay, time.Since(started))
 		s.onExit(Exit{Name: p.Name, Err: err, Restart: delay})

@@ -2,6 +2,7 @@ package supervise_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -91,6 +92,25 @@ func TestKeepReportsWhatCannotStart(t *testing.T) {
 	err := s.Keep(t.Context(), supervise.Process{Name: "ghost", Path: "/nonexistent", LogFile: filepath.Join(t.TempDir(), "l")})
 	if err == nil || !strings.Contains(err.Error(), "start ghost") {
 		t.Errorf("Keep = %v, want an error that names the process", err)
+	}
+}
+
+func TestKeepGivesUpWhenToldSo(t *testing.T) {
+	exits := 0
+	s := supervise.New(t.Context(), func(supervise.Exit) { exits++ })
+	log := filepath.Join(t.TempDir(), "child.log")
+	enough := errors.New("enough")
+	err := s.Keep(t.Context(), supervise.Process{
+		Name: "mistaken", Path: "/bin/sh", Args: []string{"-c", "exit 2"}, LogFile: log, PIDFile: log + ".pid",
+		GiveUp: func(end error) error {
+			if exits > 0 && end != nil {
+				return enough
+			}
+			return nil
+		},
+	})
+	if !errors.Is(err, enough) || exits != 1 {
+		t.Errorf("Keep = %v after %d restarts, want to give up after 1", err, exits)
 	}
 }
 

@@ -123,6 +123,9 @@ func (c Config) withPorts() (Config, error) {
 	if c.Listen, err = freePort(c.Listen); err != nil {
 		return c, fmt.Errorf("--listen: %w", err)
 	}
+	if c.NATSURL != "" {
+		return c, nil // nothing of ours listens there; the bus that is named may
+	}
 	if c.NATSListen, err = freePort(c.NATSListen); err != nil {
 		return c, fmt.Errorf("--nats-listen: %w", err)
 	}

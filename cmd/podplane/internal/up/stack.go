@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/podplane/podplane/cmd/podplane/internal/rest"
@@ -35,6 +36,7 @@ type stack struct {
 	forks    context.CancelFunc
 	children []*child
 	failed   chan error
+	ready    atomic.Bool // all have been ready once
 	outMu    sync.Mutex
 }
 
@@ -101,6 +103,7 @@ func (s *stack) startAll(ctx context.Context) error {
 	if err := s.waitReady(ctx); err != nil {
 		return err
 	}
+	s.ready.Store(true)
 	s.say("  services  %s: ready after %s\n", strings.Join(Services, " "), time.Since(began).Round(10*time.Millisecond))
 	return s.writeInfo()
 }
@@ -123,9 +126,13 @@ func (s *stack) keep(name string, args []string) {
 			Name: name, Path: s.self, Args: args, Env: os.Environ(),
 			LogFile: s.logFile(name), PIDFile: filepath.Join(s.cfg.RunDir, name+".pid"),
 			StopTimeout: s.cfg.StopTimeout,
+			GiveUp:      func(end error) error { return s.refused(ctx, args, end) },
 		})
 		if err != nil {
-			s.failed <- err
+			select {
+			case s.failed <- err:
+			default: // the first ones are enough to stop for
+			}
 		}
 	}()
 }
