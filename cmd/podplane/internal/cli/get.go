@@ -52,6 +52,8 @@ func getCommand(e *env) *cobra.Command {
 				req.Query.Set("fieldSelector", fields)
 			}
 			switch {
+			case all && len(args) == 2:
+				return fmt.Errorf("--all-namespaces takes no name; say with --namespace where %s is", args[1])
 			case watch && len(args) == 2:
 				return fmt.Errorf("--watch takes no name; use --field-selector metadata.name=%s", args[1])
 			case watch:

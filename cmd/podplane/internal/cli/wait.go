@@ -48,7 +48,7 @@ func waitCommand(e *env) *cobra.Command {
 
 // waitFor follows the pod by a watch; where a watch ends early, it begins anew.
 func waitFor(ctx context.Context, c *rest.Client, namespace, name, condition string) error {
-	last := "never seen"
+	last := "no such pod"
 	for {
 		met, state, err := waitOnce(ctx, c, namespace, name, condition)
 		if state != "" {
@@ -58,7 +58,7 @@ func waitFor(ctx context.Context, c *rest.Client, namespace, name, condition str
 		case met:
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("pod %s/%s is not %s: %w; last seen: %s", namespace, name, condition, ctx.Err(), last)
+			return fmt.Errorf("pod %s/%s is not %s in time: %s", namespace, name, condition, last)
 		case err != nil:
 			return err
 		}
