@@ -247,6 +247,7 @@ func (h *host) deps() Deps {
 
 func (h *host) recorder() *events.Recorder {
 	r := events.NewRecorder(&eventStream{conn: h.conn}, h.id.Service, h.cfg.Node, nil)
+	h.registry.MustRegister(events.Metrics(r)...)
 	h.group.Go("events", r.Run)
 	return r
 }

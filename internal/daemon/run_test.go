@@ -132,6 +132,9 @@ func TestServiceIsRegisteredServedAndTakenDown(t *testing.T) {
 	if code, body := get(t, "http://"+r.http+"/metrics"); code != 200 || !strings.Contains(body, `podplane_build_info{node="n1",service="prober"`) {
 		t.Errorf("metrics: %d %s", code, body)
 	}
+	if _, body := get(t, "http://"+r.http+"/metrics"); !strings.Contains(body, `podplane_events_total{result="dropped"} 0`) {
+		t.Errorf("no count of events that were dropped in %s", body)
+	}
 	if code, _ := get(t, "http://"+r.http+"/debug/pprof/"); code != http.StatusNotFound {
 		t.Errorf("pprof is on by default: %d", code)
 	}

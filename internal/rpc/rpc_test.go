@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -340,6 +342,38 @@ func TestHealth(t *testing.T) {
 	got, err := grpc_health_v1.NewHealthClient(cc).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("%v %v", got, err)
+	}
+}
+
+// TestReflection asks a server for its services, as grpcurl does.
+func TestReflection(t *testing.T) {
+	address, _ := serve(t, &probes{list: answers})
+	cc, err := rpc.DialAddress("prober", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cc.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, service := range answer.GetListServicesResponse().GetService() {
+		names = append(names, service.GetName())
+	}
+	for _, want := range []string{"podplane.v1.ProbeService", "grpc.health.v1.Health"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("services %v lack %s", names, want)
+		}
 	}
 }
 

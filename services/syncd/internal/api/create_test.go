@@ -1,14 +1,20 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
@@ -213,5 +219,52 @@ func TestConfigObjects(t *testing.T) {
 	}
 	if got := decodeTo[v1.Secret](t, out.GetData()); string(got.Data["password"]) != "hunter2" || got.StringData != nil || got.Type != v1.SecretTypeOpaque {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestObjectsInNumbers lists config objects and deletes those that a selector finds.
+func TestObjectsInNumbers(t *testing.T) {
+	s := start(t, watchcache.Limits{})
+	ctx := t.Context()
+	for _, name := range []string{"a", "b", "c"} {
+		label := map[string]string{"a": "go", "b": "stay", "c": "go"}[name]
+		for kind, create := range map[string]func(context.Context, *podplanev1.CreateRequest, ...grpc.CallOption) (*httpbody.HttpBody, error){
+			"ConfigMap": s.maps.CreateConfigMap, "Secret": s.secrets.CreateSecret,
+		} {
+			body := `{"kind":"` + kind + `","apiVersion":"v1","metadata":{"name":"` + name + `","labels":{"then":"` + label + `"}}}`
+			if _, err := create(ctx, &podplanev1.CreateRequest{Namespace: "ns", Body: &httpbody.HttpBody{ContentType: "application/json", Data: []byte(body)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	req := &podplanev1.DeleteCollectionRequest{Namespace: "ns", LabelSelector: "then=go"}
+	if out, err := s.maps.DeleteConfigMaps(ctx, req); err != nil || len(decodeTo[v1.ConfigMapList](t, out.GetData()).Items) != 2 {
+		t.Errorf("deleted %s, %v", out.GetData(), err)
+	}
+	if out, err := s.secrets.DeleteSecrets(ctx, req); err != nil || len(decodeTo[v1.SecretList](t, out.GetData()).Items) != 2 {
+		t.Errorf("deleted %v", err)
+	}
+	all := func(stream grpc.ServerStreamingClient[httpbody.HttpBody], err error) (names []string) {
+		t.Helper()
+		var data []byte
+		for err == nil {
+			var b *httpbody.HttpBody
+			if b, err = stream.Recv(); err == nil {
+				data = append(data, b.GetData()...)
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		for _, m := range decodeTo[metav1.PartialObjectMetadataList](t, data).Items {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	if got := all(s.maps.ListConfigMaps(ctx, &podplanev1.ListRequest{Namespace: "ns"})); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("ConfigMaps left: %v", got)
+	}
+	if got := all(s.secrets.ListSecrets(ctx, &podplanev1.ListRequest{Namespace: "ns"})); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("Secrets left: %v", got)
 	}
 }

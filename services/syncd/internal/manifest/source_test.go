@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +33,24 @@ func (c told) EventContext(_ context.Context, ref events.ObjectRef, eventType, r
 	c <- ref.Kind + " " + ref.Name + " " + eventType + " " + reason + " " + fmt.Sprintf(format, args...)
 }
 
+// logged keeps the lines of the log.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -38,6 +58,7 @@ type rig struct {
 	store   *store.Feed
 	changes chan store.PodChange
 	told    told
+	log     logged
 	stop    func()
 }
 
@@ -65,7 +86,7 @@ func (r *rig) run(dir string) {
 	ended := make(chan error, 2)
 	go func() { ended <- f.Run(ctx) }()
 	unsubscribe := f.Subscribe(func(c store.PodChange) { r.changes <- c })
-	s := manifest.New(f, manifest.Options{Dir: dir, Node: node, Events: r.told, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil))})
+	s := manifest.New(f, manifest.Options{Dir: dir, Node: node, Events: r.told, Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.log), nil))})
 	go func() { ended <- s.Run(ctx) }()
 	stopped := false
 	r.stop = func() {
@@ -198,6 +219,9 @@ func TestABadFileIsToldAndTheOthersCount(t *testing.T) {
 	r := start(t)
 	r.put("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: a\n    imagee: x\n")
 	r.event("Node Node-1 Warning FailedValidation", "a.yaml:8:", "spec.containers[0].imagee", `did you mean "image"?`)
+	if l := r.log.String(); !strings.Contains(l, "level=ERROR") || !strings.Contains(l, "a.yaml:8:") {
+		t.Errorf("the log does not name the file and the line:\n%s", l)
+	}
 	r.put("b.json", "{\n  \"kind\": \"Pod\",,\n}")
 	r.event("FailedValidation", "b.json:2:")
 	r.put("c.yml", "kind: Pod\napiVersion: v1\nmetadata: {name: c}\nspec:\n  restartPolicy: Often\n  containers:\n  - {name: a, image: b}\n")
