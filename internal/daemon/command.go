@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -75,9 +73,8 @@ func Command[C any, P interface {
 				return nil
 			}
 			tuneMemory()
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal ends the process
 			return Run[C, P](ctx, s, cfg, Options{})
 		},
 	}
