@@ -225,10 +225,14 @@ func (s *stack) logDir() string             { return filepath.Join(s.cfg.Root, "
 func (s *stack) logFile(name string) string { return filepath.Join(s.logDir(), name+".log") }
 func (s *stack) infoFile() string           { return filepath.Join(s.cfg.RunDir, "up.json") }
 
+// logFiles are those that grow as long as Podplane runs.
 func (s *stack) logFiles() []string {
-	files := make([]string, len(s.children))
+	files := make([]string, len(s.children), len(s.children)+1)
 	for i, c := range s.children {
 		files[i] = s.logFile(c.name)
+	}
+	if s.runtime != nil {
+		files = append(files, s.runtime.config.LogFile())
 	}
 	return files
 }
