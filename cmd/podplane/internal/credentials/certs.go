@@ -3,11 +3,15 @@ package credentials
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/pki"
 	"github.com/podplane/podplane/internal/tokens"
 )
@@ -21,6 +25,7 @@ func certsCommand() *cobra.Command {
 		dir = DefaultCerts
 	}
 	var o pki.Options
+	var owners []string
 	cmd := &cobra.Command{
 		Use: "certs", Short: "Make and renew certificates: of the services, the bus, the front door", Args: cobra.NoArgs, SilenceUsage: true,
 		Long: `Makes in a directory (mode 0700, keys 0600) an authority and the certificates of every service, of the bus and of the front door
@@ -32,10 +37,13 @@ third of its time is renewed: run it each month. Running services read new files
 			for _, name := range made {
 				fmt.Fprintf(cmd.OutOrStdout(), "made %s\n", pki.CertFile(dir, name))
 			}
-			if err == nil && len(made) == 0 {
+			if err != nil {
+				return err
+			}
+			if len(made) == 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "all certificates in %s are good\n", dir)
 			}
-			return err
+			return giveAway(dir, owners)
 		},
 	}
 	cmd.PersistentFlags().StringVar(&dir, "dir", dir, "directory of certificates (environment: PODPLANE_TLS_DIR)")
@@ -43,8 +51,30 @@ third of its time is renewed: run it each month. Running services read new files
 	f.StringSliceVar(&o.Hosts, "host", nil, "a name or address by which the front door is reached, besides localhost; may be given several times")
 	f.BoolVar(&o.Renew, "renew", false, "make all certificates anew")
 	f.BoolVar(&o.RotateCA, "rotate-ca", false, "make new authorities before the present ones, which stay good, and all certificates anew")
+	f.StringSliceVar(&owners, "owner", nil, "NAME=UID: who may read the key of a service, of nats or of https where that is not root, as in containers; may be given several times")
 	cmd.AddCommand(clientCommand(&dir))
 	return cmd
+}
+
+// giveAway lets other users than root read their own keys, and pass through the directory.
+func giveAway(dir string, owners []string) error {
+	if len(owners) == 0 {
+		return nil
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return fmt.Errorf("open the directory of certificates: %w", err)
+	}
+	for _, pair := range owners {
+		name, number, ok := strings.Cut(pair, "=")
+		uid, err := strconv.Atoi(number)
+		if !ok || err != nil || uid < 0 || name == pki.CA || name == pki.ClientCA || name != filepath.Base(name) {
+			return fault.New(fault.Invalid, "--owner %q: want NAME=UID, of a service, nats or https", pair)
+		}
+		if err := os.Chown(pki.KeyFile(dir, name), uid, uid); err != nil {
+			return fmt.Errorf("give a key away: %w", err)
+		}
+	}
+	return nil
 }
 
 func clientCommand(dir *string) *cobra.Command {
