@@ -65,12 +65,12 @@ func (b *Bucket[T]) Spec() BucketSpec[T] { return b.spec }
 
 // Put stores the value whatever was there, and gives its revision.
 func (b *Bucket[T]) Put(ctx context.Context, key string, value T) (uint64, error) {
-	return b.write(ctx, "put", key, value, noExpectation)
+	return b.write(ctx, "put", key, value, expectation{rev: anyRevision})
 }
 
 // Create stores the value of a key that does not exist; else the kind is AlreadyExists.
 func (b *Bucket[T]) Create(ctx context.Context, key string, value T) (uint64, error) {
-	rev, err := b.write(ctx, "create", key, value, 0)
+	rev, err := b.write(ctx, "create", key, value, expectation{})
 	if !fault.Is(err, fault.Conflict) {
 		return rev, err
 	}
@@ -84,27 +84,48 @@ func (b *Bucket[T]) Create(ctx context.Context, key string, value T) (uint64, er
 	case !last.Deleted:
 		return 0, fault.New(fault.AlreadyExists, "create %s in bucket %s: it exists at revision %d", key, b.spec.Name, last.Revision)
 	}
-	rev, err = b.write(ctx, "create", key, value, int64(last.Revision))
+	rev, err = b.write(ctx, "create", key, value, expectation{rev: int64(last.Revision)})
 	if fault.Is(err, fault.Conflict) {
 		return 0, fault.New(fault.AlreadyExists, "%w", err)
 	}
 	return rev, err
 }
 
+// CreateAfter stores the value of a key that does not exist, if rev is the last revision of all keys that match
+// pattern, the new one's included; else the kind is Conflict.
+func (b *Bucket[T]) CreateAfter(ctx context.Context, key string, value T, pattern string, rev uint64) (uint64, error) {
+	if err := checkPattern(pattern); err != nil {
+		return 0, fmt.Errorf("create in bucket %s: %w", b.spec.Name, err)
+	}
+	return b.write(ctx, "create", key, value, expectation{of: b.subject(pattern), rev: int64(rev)})
+}
+
+// LastRevision gives the revision of the last change of any key that matches pattern, a deletion too; 0 when there is none.
+func (b *Bucket[T]) LastRevision(ctx context.Context, pattern string) (uint64, error) {
+	if err := checkPattern(pattern); err != nil {
+		return 0, fmt.Errorf("last revision in bucket %s: %w", b.spec.Name, err)
+	}
+	rev, err := b.c.lastSequence(ctx, bucketStream+b.spec.Name, b.subject(pattern))
+	if err != nil {
+		return 0, fmt.Errorf("last revision of %s in bucket %s: %w", pattern, b.spec.Name, err)
+	}
+	return rev, nil
+}
+
 // Update stores the value if the key's revision is rev; else the kind is Conflict.
 func (b *Bucket[T]) Update(ctx context.Context, key string, value T, rev uint64) (uint64, error) {
-	return b.write(ctx, "update", key, value, int64(rev))
+	return b.write(ctx, "update", key, value, expectation{rev: int64(rev)})
 }
 
 // Delete deletes the key. Deleting what is not there is no error.
 func (b *Bucket[T]) Delete(ctx context.Context, key string) error {
-	_, err := b.remove(ctx, key, noExpectation)
+	_, err := b.remove(ctx, key, expectation{rev: anyRevision})
 	return err
 }
 
 // DeleteRevision deletes the key if its revision is rev; else the kind is Conflict.
 func (b *Bucket[T]) DeleteRevision(ctx context.Context, key string, rev uint64) error {
-	_, err := b.remove(ctx, key, int64(rev))
+	_, err := b.remove(ctx, key, expectation{rev: int64(rev)})
 	return err
 }
 
@@ -130,7 +151,14 @@ func (b *Bucket[T]) List(ctx context.Context, pattern string) ([]Entry[T], error
 	return slices.DeleteFunc(list, func(e Entry[T]) bool { return e.Deleted }), nil
 }
 
-const noExpectation = int64(-1)
+// expectation is what must hold for a write: the last revision of a subject, the written one's own when of is "".
+type expectation struct {
+	of  string
+	rev int64
+}
+
+// anyRevision expects nothing.
+const anyRevision = int64(-1)
 
 func (b *Bucket[T]) subject(key string) string { return bucketPrefix + b.spec.Name + "." + key }
 
@@ -139,7 +167,7 @@ func (b *Bucket[T]) key(subject string) string {
 	return subject[len(bucketPrefix)+len(b.spec.Name)+1:]
 }
 
-func (b *Bucket[T]) write(ctx context.Context, verb, key string, value T, expect int64) (rev uint64, err error) {
+func (b *Bucket[T]) write(ctx context.Context, verb, key string, value T, expect expectation) (rev uint64, err error) {
 	if err := checkKey(key); err != nil {
 		return 0, fmt.Errorf("%s in bucket %s: %w", verb, b.spec.Name, err)
 	}
@@ -159,7 +187,7 @@ func (b *Bucket[T]) write(ctx context.Context, verb, key string, value T, expect
 	return rev, nil
 }
 
-func (b *Bucket[T]) remove(ctx context.Context, key string, expect int64) (rev uint64, err error) {
+func (b *Bucket[T]) remove(ctx context.Context, key string, expect expectation) (rev uint64, err error) {
 	if err := checkKey(key); err != nil {
 		return 0, fmt.Errorf("delete in bucket %s: %w", b.spec.Name, err)
 	}
@@ -176,9 +204,12 @@ func (b *Bucket[T]) remove(ctx context.Context, key string, expect int64) (rev u
 	return rev, nil
 }
 
-func (b *Bucket[T]) send(ctx context.Context, m *nats.Msg, expect int64) (uint64, error) {
-	if expect != noExpectation {
-		m.Header[headerExpected] = []string{strconv.FormatInt(expect, 10)}
+func (b *Bucket[T]) send(ctx context.Context, m *nats.Msg, expect expectation) (uint64, error) {
+	if expect.rev != anyRevision {
+		m.Header[headerExpected] = []string{strconv.FormatInt(expect.rev, 10)}
+		if expect.of != "" {
+			m.Header[headerExpectedOf] = []string{expect.of}
+		}
 	}
 	ack, err := b.c.publish(ctx, m)
 	return ack.Sequence, err

@@ -34,6 +34,7 @@ const (
 	BucketConditions = "conditions"
 	BucketEvictions  = "evictions"
 	BucketServices   = "services"
+	BucketLeases     = "leases"
 
 	StreamLifecycle = "LIFECYCLE"
 	StreamEvents    = "EVENTS"
@@ -42,6 +43,7 @@ const (
 	eventsPrefix    = "events.v1."
 	bucketPrefix    = "$KV."
 	bucketStream    = "KV_"
+	fencePrefix     = "$FENCE."
 )
 
 // Node conditions: the last token of the keys in the bucket of conditions.
@@ -67,6 +69,7 @@ const (
 
 	headerMsgID        = "Nats-Msg-Id"
 	headerExpected     = "Nats-Expected-Last-Subject-Sequence"
+	headerExpectedOf   = "Nats-Expected-Last-Subject-Sequence-Subject"
 	headerTTL          = "Nats-TTL"
 	headerRollup       = "Nats-Rollup"
 	headerOperation    = "KV-Operation"
@@ -93,6 +96,12 @@ func ConditionKey(node, conditionType string) string { return Key(node, conditio
 
 // ServiceKey is the key of a registration.
 func ServiceKey(service, node, instance string) string { return Key(service, node, instance) }
+
+// LeaseKey is the key of a lease; what is a shard's number, or the name of a replica's own record.
+func LeaseKey(service, node, what string) string { return Key(service, node, what) }
+
+// LeasePattern matches the leases of a service on a node.
+func LeasePattern(service, node string) string { return Key(service, node) + ".*" }
 
 // NodePattern matches every key of a node.
 func NodePattern(node string) string { return Token(node) + ".>" }

@@ -20,7 +20,7 @@ type declaration struct {
 func declared() []declaration {
 	return []declaration{
 		declare(Pods), declare(Objects), declare(Status), declare(Volumes), declare(Probes),
-		declare(Conditions), declare(Evictions), declare(Services),
+		declare(Conditions), declare(Evictions), declare(Services), declare(Leases),
 		declareStream(Lifecycle), declareStream(Events),
 	}
 }
@@ -30,6 +30,9 @@ func declare[T proto.Message](s BucketSpec[T]) declaration {
 	for w, patterns := range s.Writers {
 		for _, p := range patterns {
 			d.writers[w] = append(d.writers[w], bucketPrefix+s.Name+"."+p)
+		}
+		if s.Fenced {
+			d.writers[w] = append(d.writers[w], fencePrefix+s.Name+".{service}.{node}.*")
 		}
 	}
 	return d

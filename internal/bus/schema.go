@@ -42,21 +42,21 @@ var (
 	Status = BucketSpec[*podplanev1.StatusRecord]{
 		Name: BucketStatus, Owner: ServiceSyncd, Writers: only(ServiceSyncd, "{node}.>"),
 		Readers:  []string{ServiceSyncd, ServicePleg, ServiceProber, ServiceVolumed, ServiceEvictd, ServiceCLI},
-		UIDToken: 1, MaxBytes: 128 * mib, MaxValueBytes: 1 * mib,
+		UIDToken: 1, Fenced: true, MaxBytes: 128 * mib, MaxValueBytes: 1 * mib,
 		New: func() *podplanev1.StatusRecord { return new(podplanev1.StatusRecord) },
 	}
 	// Volumes are the volumes set up for each pod.
 	Volumes = BucketSpec[*podplanev1.VolumesRecord]{
 		Name: BucketVolumes, Owner: ServiceVolumed, Writers: only(ServiceVolumed, "{node}.>"),
 		Readers:  []string{ServiceVolumed, ServiceSyncd, ServiceEvictd, ServiceCLI},
-		UIDToken: 1, MaxBytes: 64 * mib, MaxValueBytes: 1 * mib,
+		UIDToken: 1, Fenced: true, MaxBytes: 64 * mib, MaxValueBytes: 1 * mib,
 		New: func() *podplanev1.VolumesRecord { return new(podplanev1.VolumesRecord) },
 	}
 	// Probes are the verdicts of probes.
 	Probes = BucketSpec[*podplanev1.ProbeRecord]{
 		Name: BucketProbes, Owner: ServiceProber, Writers: only(ServiceProber, "{node}.>"),
 		Readers:  []string{ServiceProber, ServiceSyncd, ServiceCLI},
-		UIDToken: 1, MaxBytes: 32 * mib, MaxValueBytes: 64 * kib,
+		UIDToken: 1, Fenced: true, MaxBytes: 32 * mib, MaxValueBytes: 64 * kib,
 		New: func() *podplanev1.ProbeRecord { return new(podplanev1.ProbeRecord) },
 	}
 	// Conditions are the node's conditions.
@@ -67,14 +67,14 @@ var (
 			ServicePleg:   {"{node}." + ConditionRuntimeReady, "{node}." + ConditionNetworkReady},
 		},
 		Readers:  []string{ServiceEvictd, ServicePleg, ServiceSyncd, ServiceProber, ServiceVolumed, ServiceCLI},
-		UIDToken: -1, MaxBytes: 8 * mib, MaxValueBytes: 64 * kib,
+		UIDToken: -1, Fenced: true, MaxBytes: 8 * mib, MaxValueBytes: 64 * kib,
 		New: func() *podplanev1.ConditionRecord { return new(podplanev1.ConditionRecord) },
 	}
 	// Evictions are the orders to evict.
 	Evictions = BucketSpec[*podplanev1.EvictionRecord]{
 		Name: BucketEvictions, Owner: ServiceEvictd, Writers: only(ServiceEvictd, "{node}.>"),
 		Readers:  []string{ServiceEvictd, ServiceSyncd, ServiceCLI},
-		UIDToken: 1, Durable: true, MaxBytes: 16 * mib, MaxValueBytes: 64 * kib,
+		UIDToken: 1, Durable: true, Fenced: true, MaxBytes: 16 * mib, MaxValueBytes: 64 * kib,
 		New: func() *podplanev1.EvictionRecord { return new(podplanev1.EvictionRecord) },
 	}
 	// Services are the registrations of running replicas; every service writes its own.
@@ -83,6 +83,14 @@ var (
 		Readers:  append(AllServices(), ServiceCLI),
 		UIDToken: -1, Memory: true, TTL: RegistrationTTL, MaxBytes: 8 * mib, MaxValueBytes: 64 * kib,
 		New: func() *podplanev1.ServiceRecord { return new(podplanev1.ServiceRecord) },
+	}
+	// Leases say which replica of a service works on which shard (package shard). They never expire by the server's
+	// clock: a replica's record goes when another one has seen it unrenewed for its TTL, compared and swapped.
+	Leases = BucketSpec[*podplanev1.LeaseRecord]{
+		Name: BucketLeases, Writers: each("{service}.{node}.*"),
+		Readers:  append(AllServices(), ServiceCLI),
+		UIDToken: -1, Durable: true, MaxBytes: 8 * mib, MaxValueBytes: 4 * kib,
+		New: func() *podplanev1.LeaseRecord { return new(podplanev1.LeaseRecord) },
 	}
 )
 

@@ -25,6 +25,8 @@ type BucketSpec[T proto.Message] struct {
 	// Durable says that what was acknowledged must survive a power cut; otherwise it can be observed again.
 	// Only a bucket in Memory may lose more than the last moments.
 	Durable bool
+	// Fenced says that writers may guard their records by Fences.
+	Fenced bool
 	// Memory keeps the bucket in the server's memory only: it is empty after a restart of the server.
 	Memory bool
 	// History is how many revisions of a key are kept; 0 means 1.
@@ -103,6 +105,9 @@ func (s BucketSpec[T]) info() specInfo {
 	if s.TTL > 0 {
 		cfg.SubjectDeleteMarkerTTL = limitMarkerTTL
 		cfg.Duplicates = min(cfg.Duplicates, s.TTL)
+	}
+	if s.Fenced {
+		cfg.Subjects = append(cfg.Subjects, fencePrefix+s.Name+".>")
 	}
 	if s.Memory {
 		cfg.Storage = jetstream.MemoryStorage

@@ -22,6 +22,9 @@ type Handler[T proto.Message] struct {
 	Apply func(Entry[T])
 	// Synced is called once, after the present state was applied; it may be nil.
 	Synced func()
+	// Reached is called after each message with its revision, also after one that is not applied because it is
+	// known or says only that something is gone that was never seen; it may be nil.
+	Reached func(revision uint64)
 }
 
 // Watch applies the present state of the keys that match pattern (">" for
@@ -222,6 +225,9 @@ func (w *watch[T]) present(ctx context.Context, cu *cursor, st state) error {
 
 // take applies a message unless it is known already. snap is nil after the present state.
 func (w *watch[T]) take(d delivered, snap *snapshot) {
+	if w.h.Reached != nil {
+		defer w.h.Reached(d.seq)
+	}
 	key := w.b.key(d.msg.Subject)
 	known, isKnown := w.seen[key]
 	if d.seq > w.last {

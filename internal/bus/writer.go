@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 type WriterOptions[T proto.Message] struct {
 	// Parallel bounds the writes in flight, of different keys; default 8.
 	Parallel int
+	// Fences guard what is stored: a key whose shard is not held, or is held by another writer now, is not written and forgotten. Nil: no guard.
+	Fences *Fences
 	// DrainTimeout bounds what Run still stores after its ctx ended; default 1 s.
 	DrainTimeout time.Duration
 	// OnStored is called after a value (or, with its marker's revision, a removal) is stored, from one of
@@ -211,7 +214,7 @@ func (w *Writer[T]) send(ctx context.Context, key string, s *slot[T]) {
 		if tc.IsValid() {
 			ctx = trace.ContextWithSpanContext(ctx, tc)
 		}
-		rev, err = w.b.Put(ctx, key, v)
+		rev, err = w.put(ctx, key, v)
 	}
 	w.settle(key, s, outcome{version: version, remove: remove, rev: rev, err: err, skip: skip}, v)
 }
@@ -225,8 +228,52 @@ func (w *Writer[T]) removeKnown(ctx context.Context, key string) (rev uint64, ab
 	case err != nil && !fault.Is(err, fault.Internal): // what can't be decoded can still be deleted
 		return 0, false, err
 	}
-	rev, err = w.b.remove(ctx, key, noExpectation)
+	err = w.guarded(ctx, key, func(e expectation) (err error) {
+		rev, err = w.b.remove(ctx, key, e)
+		return err
+	})
 	return rev, false, err
+}
+
+func (w *Writer[T]) put(ctx context.Context, key string, v T) (rev uint64, err error) {
+	err = w.guarded(ctx, key, func(e expectation) (err error) {
+		rev, err = w.b.write(ctx, "put", key, v, e)
+		return err
+	})
+	return rev, err
+}
+
+// guarded writes behind the fence of the key's shard, if there are fences.
+func (w *Writer[T]) guarded(ctx context.Context, key string, write func(expectation) error) error {
+	if w.opts.Fences == nil {
+		return write(expectation{rev: anyRevision})
+	}
+	e, err := w.opts.Fences.expect(key)
+	if err != nil {
+		return err
+	}
+	if err = write(e); !fault.Is(err, fault.Conflict) {
+		return err
+	}
+	return w.opts.Fences.refused(ctx, key, err)
+}
+
+// Forget drops what is to be stored of the keys that match accepts, and what is known of them: they are another
+// writer's now. What is under way may still be stored.
+func (w *Writer[T]) Forget(match func(key string) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, s := range w.slots {
+		if !match(key) {
+			continue
+		}
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		delete(w.slots, key)
+	}
+	w.ready = slices.DeleteFunc(w.ready, match)
+	w.settled()
 }
 
 type outcome struct {
@@ -270,7 +317,9 @@ func (w *Writer[T]) settle(key string, s *slot[T], o outcome, v T) {
 	default:
 		s.done = o.version
 	}
-	if s.version != s.done {
+	if w.slots[key] != s {
+		// forgotten meanwhile
+	} else if s.version != s.done {
 		w.queue(key, s)
 	} else if s.remove && o.err == nil {
 		delete(w.slots, key)
@@ -425,4 +474,15 @@ func (w *Writer[T]) end() {
 		}
 	}
 	w.settled()
+}
+
+// Take makes the writer store what is set for the keys of a shard (Fences.Raise).
+func (w *Writer[T]) Take(ctx context.Context, shard int, still func() bool) error {
+	return w.opts.Fences.Raise(ctx, shard, still)
+}
+
+// Give drops what is to be stored of a shard and what is known of it; nothing is stored any more, whatever is set.
+func (w *Writer[T]) Give(shard int) {
+	w.opts.Fences.Lower(shard)
+	w.Forget(func(key string) bool { return w.opts.Fences.shardOf(key) == shard })
 }

@@ -45,6 +45,9 @@ func (d Deps) HandleOps(pattern string, handler http.Handler) { d.host.ops.Handl
 // stopped in the reverse order of their start, all of them before Run's own context ends.
 func (d Deps) Go(name string, run func(context.Context) error) { d.host.group.Go(name, run) }
 
+// SetShards says which shards the replica works on; its registration shows them.
+func (d Deps) SetShards(shards []int) { d.host.setShards(shards) }
+
 // Serve says that everything is registered on GRPC: the server opens, and the replica is registered on the bus. Call it once.
 func (d Deps) Serve() { d.host.serve() }
 

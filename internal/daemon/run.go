@@ -68,6 +68,10 @@ type host struct {
 	httpAddr string // as others reach it
 	started  time.Time
 	served   sync.Once
+
+	shardsMu sync.Mutex
+	shards   []uint32
+	reg      *bus.Registration // nil until it is registered
 	serving  atomic.Bool
 }
 
@@ -305,7 +309,14 @@ func (h *host) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	h.shardsMu.Lock()
+	h.reg = reg
+	h.showShards()
+	h.shardsMu.Unlock()
 	defer func() {
+		h.shardsMu.Lock()
+		h.reg = nil
+		h.shardsMu.Unlock()
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if err := reg.Close(stop); err != nil {
@@ -316,6 +327,23 @@ func (h *host) register(ctx context.Context) error {
 	return h.watchReadiness(ctx, func(ready bool, message string) {
 		reg.Update(func(r *podplanev1.ServiceRecord) { r.Ready, r.Message = ready, message })
 	})
+}
+
+func (h *host) setShards(shards []int) {
+	h.shardsMu.Lock()
+	defer h.shardsMu.Unlock()
+	h.shards = make([]uint32, len(shards))
+	for i, n := range shards {
+		h.shards[i] = uint32(n)
+	}
+	h.showShards()
+}
+
+// showShards is called with shardsMu held.
+func (h *host) showShards() {
+	if shards := h.shards; h.reg != nil {
+		h.reg.Update(func(r *podplanev1.ServiceRecord) { r.Shards = shards })
+	}
 }
 
 // watchReadiness says each change of readiness: to the health service, the log and tell. A change of the connection to the bus is seen

@@ -1479,7 +1479,8 @@ type ServiceRecord struct {
 	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	Ready       bool                   `protobuf:"varint,10,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why it is not ready.
-	Message       string   `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
+	// The shards that it works on; a service that looks at the node as a whole has one, 0, and its holder leads.
 	Shards        []uint32 `protobuf:"varint,12,rep,packed,name=shards,proto3" json:"shards,omitempty"`
 	Pid           int64    `protobuf:"varint,13,opt,name=pid,proto3" json:"pid,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1607,6 +1608,137 @@ func (x *ServiceRecord) GetPid() int64 {
 	return 0
 }
 
+// LeaseRecord says who works on a shard of a service's pods, or that a replica is there to do so. Bucket "leases", key
+// "<service>.<node>.<shard>" for a shard, whose revision is the fencing epoch, and "<service>.<node>.replica-<holder>" for a
+// replica, which alone is renewed: a shard is held as long as its holder's replica record is. Written by the replicas of that service.
+type LeaseRecord struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Schema  uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	Node    string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// The replica's name among its like: its instance, and how often it has joined.
+	Holder   string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
+	Instance string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The shard; 0 in a replica's record too.
+	Shard uint32 `protobuf:"varint,6,opt,name=shard,proto3" json:"shard,omitempty"`
+	// For how long a replica that has not renewed its record still counts.
+	TtlMillis int64                  `protobuf:"varint,7,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	RenewedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=renewed_at,json=renewedAt,proto3" json:"renewed_at,omitempty"`
+	// Where the replica's process is to be found: the boot and the pid namespace, the pid, and when it started, in clock ticks after the boot.
+	Host          string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	Pid           int64  `protobuf:"varint,10,opt,name=pid,proto3" json:"pid,omitempty"`
+	PidStarted    uint64 `protobuf:"varint,11,opt,name=pid_started,json=pidStarted,proto3" json:"pid_started,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseRecord) Reset() {
+	*x = LeaseRecord{}
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseRecord) ProtoMessage() {}
+
+func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
+func (*LeaseRecord) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LeaseRecord) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetTtlMillis() int64 {
+	if x != nil {
+		return x.TtlMillis
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetRenewedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewedAt
+	}
+	return nil
+}
+
+func (x *LeaseRecord) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetPidStarted() uint64 {
+	if x != nil {
+		return x.PidStarted
+	}
+	return 0
+}
+
 // LifecycleEvent is the data of a CloudEvent in the stream LIFECYCLE, subject
 // "pleg.v1.<node>.<uid>.<type>" (types such as "ContainerStarted"), written by pleg as JSON.
 type LifecycleEvent struct {
@@ -1644,7 +1776,7 @@ type LifecycleEvent struct {
 
 func (x *LifecycleEvent) Reset() {
 	*x = LifecycleEvent{}
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1788,7 @@ func (x *LifecycleEvent) String() string {
 func (*LifecycleEvent) ProtoMessage() {}
 
 func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1801,7 @@ func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleEvent.ProtoReflect.Descriptor instead.
 func (*LifecycleEvent) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LifecycleEvent) GetNode() string {
@@ -1820,7 +1952,7 @@ type ContainerSnapshot struct {
 
 func (x *ContainerSnapshot) Reset() {
 	*x = ContainerSnapshot{}
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1964,7 @@ func (x *ContainerSnapshot) String() string {
 func (*ContainerSnapshot) ProtoMessage() {}
 
 func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1977,7 @@ func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSnapshot.ProtoReflect.Descriptor instead.
 func (*ContainerSnapshot) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ContainerSnapshot) GetName() string {
@@ -2024,7 +2156,23 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	" \x01(\bR\x05ready\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x12\x16\n" +
 	"\x06shards\x18\f \x03(\rR\x06shards\x12\x10\n" +
-	"\x03pid\x18\r \x01(\x03R\x03pid\"\x9d\x05\n" +
+	"\x03pid\x18\r \x01(\x03R\x03pid\"\xbe\x02\n" +
+	"\vLeaseRecord\x12\x16\n" +
+	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
+	"\x06holder\x18\x04 \x01(\tR\x06holder\x12\x1a\n" +
+	"\binstance\x18\x05 \x01(\tR\binstance\x12\x14\n" +
+	"\x05shard\x18\x06 \x01(\rR\x05shard\x12\x1d\n" +
+	"\n" +
+	"ttl_millis\x18\a \x01(\x03R\tttlMillis\x129\n" +
+	"\n" +
+	"renewed_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trenewedAt\x12\x12\n" +
+	"\x04host\x18\t \x01(\tR\x04host\x12\x10\n" +
+	"\x03pid\x18\n" +
+	" \x01(\x03R\x03pid\x12\x1f\n" +
+	"\vpid_started\x18\v \x01(\x04R\n" +
+	"pidStarted\"\x9d\x05\n" +
 	"\x0eLifecycleEvent\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -2110,7 +2258,7 @@ func file_podplane_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_podplane_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_podplane_v1_records_proto_goTypes = []any{
 	(Source)(0),                   // 0: podplane.v1.Source
 	(WorkerPhase)(0),              // 1: podplane.v1.WorkerPhase
@@ -2129,52 +2277,54 @@ var file_podplane_v1_records_proto_goTypes = []any{
 	(*ConditionRecord)(nil),       // 14: podplane.v1.ConditionRecord
 	(*EvictionRecord)(nil),        // 15: podplane.v1.EvictionRecord
 	(*ServiceRecord)(nil),         // 16: podplane.v1.ServiceRecord
-	(*LifecycleEvent)(nil),        // 17: podplane.v1.LifecycleEvent
-	(*ContainerSnapshot)(nil),     // 18: podplane.v1.ContainerSnapshot
-	nil,                           // 19: podplane.v1.VolumeState.AttributesEntry
-	nil,                           // 20: podplane.v1.ConditionRecord.ObservationEntry
-	nil,                           // 21: podplane.v1.EvictionRecord.UsageEntry
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*LeaseRecord)(nil),           // 17: podplane.v1.LeaseRecord
+	(*LifecycleEvent)(nil),        // 18: podplane.v1.LifecycleEvent
+	(*ContainerSnapshot)(nil),     // 19: podplane.v1.ContainerSnapshot
+	nil,                           // 20: podplane.v1.VolumeState.AttributesEntry
+	nil,                           // 21: podplane.v1.ConditionRecord.ObservationEntry
+	nil,                           // 22: podplane.v1.EvictionRecord.UsageEntry
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
 var file_podplane_v1_records_proto_depIdxs = []int32{
 	0,  // 0: podplane.v1.PodRecord.source:type_name -> podplane.v1.Source
 	6,  // 1: podplane.v1.PodRecord.trace:type_name -> podplane.v1.TraceContext
-	22, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
-	22, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
-	22, // 4: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	23, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
+	23, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
+	23, // 4: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
 	1,  // 5: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
 	9,  // 6: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
 	6,  // 7: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
-	22, // 8: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
+	23, // 8: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
 	2,  // 9: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
-	22, // 10: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
-	19, // 11: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
+	23, // 10: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
+	20, // 11: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
 	2,  // 12: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
 	11, // 13: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
 	6,  // 14: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
-	22, // 15: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
+	23, // 15: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
 	3,  // 16: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
 	4,  // 17: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
-	22, // 18: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
+	23, // 18: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
 	6,  // 19: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
-	22, // 20: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
-	22, // 21: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
-	20, // 22: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
-	21, // 23: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
-	22, // 24: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
+	23, // 20: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	23, // 21: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
+	21, // 22: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
+	22, // 23: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
+	23, // 24: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
 	6,  // 25: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
-	22, // 26: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
-	22, // 27: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 28: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
-	22, // 29: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
-	22, // 30: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 31: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
-	18, // 32: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	23, // 26: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
+	23, // 27: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
+	23, // 28: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
+	5,  // 29: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
+	23, // 30: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
+	23, // 31: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 32: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
+	19, // 33: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_records_proto_init() }
@@ -2182,14 +2332,14 @@ func file_podplane_v1_records_proto_init() {
 	if File_podplane_v1_records_proto != nil {
 		return
 	}
-	file_podplane_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
+	file_podplane_v1_records_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_podplane_v1_records_proto_rawDesc), len(file_podplane_v1_records_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
