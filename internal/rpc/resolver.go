@@ -68,10 +68,13 @@ func (r *busResolver) run(ctx context.Context, dir Directory) {
 	}
 }
 
-// update hands the addresses to the channel, the youngest replica first. An empty list takes the old ones away: a port that a dead
+// update hands the addresses to the channel, the youngest replica first; spares, which work on no shard, only when all are. An empty list takes the old ones away: a port that a dead
 // replica had may belong to somebody else by now. The channel's complaint about an empty list says nothing new.
 func (r *busResolver) update(records []*podplanev1.ServiceRecord) {
-	records = slices.Clone(records)
+	records = slices.DeleteFunc(slices.Clone(records), func(s *podplanev1.ServiceRecord) bool { return r.node != "" && s.GetNode() != r.node })
+	if works := func(s *podplanev1.ServiceRecord) bool { return len(s.GetShards()) > 0 }; slices.ContainsFunc(records, works) {
+		records = slices.DeleteFunc(records, func(s *podplanev1.ServiceRecord) bool { return !works(s) })
+	}
 	slices.SortStableFunc(records, func(a, b *podplanev1.ServiceRecord) int {
 		if c := b.GetStartedAt().AsTime().Compare(a.GetStartedAt().AsTime()); c != 0 {
 			return c
@@ -81,7 +84,7 @@ func (r *busResolver) update(records []*podplanev1.ServiceRecord) {
 	var addresses []resolver.Address
 	for _, s := range records {
 		known := slices.ContainsFunc(addresses, func(a resolver.Address) bool { return a.Addr == s.GetGrpcAddress() })
-		if s.GetGrpcAddress() != "" && !known && (r.node == "" || s.GetNode() == r.node) {
+		if s.GetGrpcAddress() != "" && !known {
 			addresses = append(addresses, resolver.Address{Addr: s.GetGrpcAddress()})
 		}
 	}

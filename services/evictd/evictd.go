@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/evictd/internal/api"
 	"github.com/podplane/podplane/services/evictd/internal/feed"
@@ -143,7 +144,20 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 	if err != nil {
 		return err
 	}
-	out, orders, conditions, err := newRecords(ctx, deps, b)
+	out, leader, service := newRecords(deps, b), shard.NewLeader(), &whenLeading{}
+	keeper := shard.New(shard.Config{
+		Bus: deps.Bus, Shards: 1, Worker: leader, Records: []shard.Records{out.conditions, out.orders}, Shown: deps.SetShards, Log: deps.Log,
+	})
+	podplanev1.RegisterEvictionServiceServer(deps.GRPC, service)
+	deps.AddCheck("leases", keeper.Check)
+	deps.Go("records", out.Run)
+	deps.Go("leases", keeper.Run)
+	deps.Serve()
+	if leader.Wait(ctx) != nil {
+		return nil // a spare until the end
+	}
+	deps.Go("lead", leader.Hold)
+	orders, conditions, err := out.load(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,14 +172,12 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 		Node: deps.Node, Thresholds: thresholds, Transition: cfg.EvictionPressureTransition, Orders: orders, Conditions: conditions,
 		Log: deps.Log, Registry: deps.Registry,
 	})
-	podplanev1.RegisterEvictionServiceServer(deps.GRPC, api.NewEvictions(deps.Node, m, storedConditions(b.conditions), deps.Log))
-	deps.Go("records", out.Run)
+	service.leads.Store(api.NewEvictions(deps.Node, m, storedConditions(b.conditions), deps.Log))
 	deps.Go("pods", func(ctx context.Context) error { return follow(ctx, deps, table) })
 	deps.Go("volumes", func(ctx context.Context) error { return followVolumes(ctx, deps, table) })
 	deps.Go("images", gc.Run)
 	deps.Go("manager", m.Run)
 	deps.Go("pressure", func(ctx context.Context) error { return watchPressure(ctx, deps, sensors, m) })
-	deps.Serve()
 	<-ctx.Done()
 	return nil
 }

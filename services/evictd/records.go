@@ -16,30 +16,38 @@ import (
 // it is back.
 type records struct {
 	node       string
+	buckets    buckets
 	conditions *bus.Writer[*podplanev1.ConditionRecord]
 	orders     *bus.Writer[*podplanev1.EvictionRecord]
 }
 
-// newRecords makes the writers and reads what an earlier process left.
-func newRecords(ctx context.Context, deps daemon.Deps, b buckets) (*records, []*podplanev1.EvictionRecord, []*podplanev1.ConditionRecord, error) {
+// newRecords makes the writers.
+func newRecords(deps daemon.Deps, b buckets) *records {
+	one := func(string) int { return 0 } // the node is one shard
 	complain := func(what string) func(string, error, bool) {
 		return func(key string, err error, again bool) {
 			deps.Log.Warn("can't store "+what, "key", key, "retry", again, "error", err)
 		}
 	}
-	r := &records{
-		node:       deps.Node,
-		conditions: bus.NewWriter(b.conditions, bus.WriterOptions[*podplanev1.ConditionRecord]{OnError: complain("a condition")}),
-		orders:     bus.NewWriter(b.evictions, bus.WriterOptions[*podplanev1.EvictionRecord]{OnError: complain("an eviction")}),
+	return &records{
+		node: deps.Node, buckets: b,
+		conditions: bus.NewWriter(b.conditions, bus.WriterOptions[*podplanev1.ConditionRecord]{
+			OnError: complain("a condition"), Fences: bus.NewFences(b.conditions, one),
+		}),
+		orders: bus.NewWriter(b.evictions, bus.WriterOptions[*podplanev1.EvictionRecord]{
+			OnError: complain("an eviction"), Fences: bus.NewFences(b.evictions, one),
+		}),
 	}
-	var orders []*podplanev1.EvictionRecord
-	var conditions []*podplanev1.ConditionRecord
-	err := retry(ctx, func() error {
-		stored, err := b.evictions.List(ctx, bus.NodePattern(deps.Node))
+}
+
+// load reads what an earlier process or another replica left.
+func (r *records) load(ctx context.Context) (orders []*podplanev1.EvictionRecord, conditions []*podplanev1.ConditionRecord, err error) {
+	err = retry(ctx, func() error {
+		stored, err := r.buckets.evictions.List(ctx, bus.NodePattern(r.node))
 		if err != nil {
 			return fmt.Errorf("read the open evictions: %w", err)
 		}
-		before, err := b.conditions.List(ctx, bus.NodePattern(deps.Node))
+		before, err := r.buckets.conditions.List(ctx, bus.NodePattern(r.node))
 		if err != nil {
 			return fmt.Errorf("read the conditions: %w", err)
 		}
@@ -55,7 +63,7 @@ func newRecords(ctx context.Context, deps daemon.Deps, b buckets) (*records, []*
 		}
 		return nil
 	})
-	return r, orders, conditions, err
+	return orders, conditions, err
 }
 
 // SetCondition stores a condition.

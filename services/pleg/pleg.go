@@ -15,6 +15,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/pleg/internal/api"
 	"github.com/podplane/podplane/services/pleg/internal/health"
@@ -103,14 +104,28 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 		}
 		return nil
 	}, deps.Log))
-	checker, err := startHealth(ctx, cfg, deps, runtime)
+	conditions, err := openConditions(ctx, deps)
 	if err != nil {
 		return err
 	}
+	leader := shard.NewLeader()
+	keeper := shard.New(shard.Config{
+		Bus: deps.Bus, Shards: 1, Worker: leader, Records: []shard.Records{conditions.writer}, Shown: deps.SetShards, Log: deps.Log,
+	})
+	deps.AddCheck("leases", keeper.Check)
+	deps.Go("conditions", conditions.writer.Run)
+	deps.Go("leases", keeper.Run)
 	stream, err := bus.OpenStream(ctx, deps.Bus, bus.Lifecycle)
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
+	open.Store(stream)
+	deps.Serve()
+	if leader.Wait(ctx) != nil {
+		return nil // a spare until the end
+	}
+	deps.Go("lead", leader.Hold)
+	checker := startHealth(ctx, cfg, deps, runtime, conditions)
 	published, err := load(ctx, cfg, deps, stream)
 	if err != nil {
 		return err
@@ -122,8 +137,6 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 		OnStream: checker.StreamChanged, OnStuck: func(stuck []relist.Stuck) { checker.SetNote(note(stuck)) },
 	})
 	deps.Go("relist", loop.Run)
-	open.Store(stream)
-	deps.Serve()
 	<-ctx.Done()
 	return nil
 }
@@ -146,26 +159,37 @@ func load(ctx context.Context, cfg Config, deps daemon.Deps, stream *bus.Stream)
 	}
 }
 
-// startHealth starts the checker of the runtime, which goes on from the conditions that are stored.
-func startHealth(ctx context.Context, cfg Config, deps daemon.Deps, runtime health.Runtime) (*health.Checker, error) {
+// conditions are the bucket of the node's conditions, and who writes it.
+type conditions struct {
+	bucket *bus.Bucket[*podplanev1.ConditionRecord]
+	writer *bus.Writer[*podplanev1.ConditionRecord]
+}
+
+func openConditions(ctx context.Context, deps daemon.Deps) (conditions, error) {
 	bucket, err := bus.Open(ctx, deps.Bus, bus.Conditions)
 	if err != nil {
-		return nil, fmt.Errorf("open the conditions: %w", err)
+		return conditions{}, fmt.Errorf("open the conditions: %w", err)
 	}
+	return conditions{bucket, bus.NewWriter(bucket, bus.WriterOptions[*podplanev1.ConditionRecord]{
+		Fences: bus.NewFences(bucket, func(string) int { return 0 }),
+		OnError: func(key string, err error, retry bool) {
+			deps.Log.Warn("can't store a condition", "key", key, "retry", retry, "error", err)
+		},
+	})}, nil
+}
+
+// startHealth starts the checker of the runtime, which goes on from the conditions that are stored.
+func startHealth(ctx context.Context, cfg Config, deps daemon.Deps, runtime health.Runtime, c conditions) *health.Checker {
 	previous := make(map[string]*podplanev1.ConditionRecord)
 	for _, t := range []string{bus.ConditionRuntimeReady, bus.ConditionNetworkReady} {
 		// Without the old record the condition's transition counts from now on: no reason to wait.
-		if e, err := bucket.Get(ctx, bus.ConditionKey(deps.Node, t)); err == nil {
+		if e, err := c.bucket.Get(ctx, bus.ConditionKey(deps.Node, t)); err == nil {
 			previous[t] = e.Value
 		}
 	}
-	writer := bus.NewWriter(bucket, bus.WriterOptions[*podplanev1.ConditionRecord]{OnError: func(key string, err error, retry bool) {
-		deps.Log.Warn("can't store a condition", "key", key, "retry", retry, "error", err)
-	}})
-	deps.Go("conditions", writer.Run)
-	checker := health.New(runtime, writer, health.Options{Node: deps.Node, Timeout: cfg.RuntimeHealthTimeout, Previous: previous, Log: deps.Log})
+	checker := health.New(runtime, c.writer, health.Options{Node: deps.Node, Timeout: cfg.RuntimeHealthTimeout, Previous: previous, Log: deps.Log})
 	deps.Go("health", checker.Run)
-	return checker, nil
+	return checker
 }
 
 // note names the pods for which the runtime does not answer, the oldest first.
