@@ -16,6 +16,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/prober/internal/api"
 	"github.com/podplane/podplane/services/prober/internal/feed"
@@ -80,13 +81,20 @@ func run(ctx context.Context, runtime cri.Execer, deps daemon.Deps) error {
 	}
 	metrics := manager.NewMetrics()
 	deps.Registry.MustRegister(metrics)
-	writer := bus.NewWriter(probes, bus.WriterOptions[*podplanev1.ProbeRecord]{})
+	writer := bus.NewWriter(probes, bus.WriterOptions[*podplanev1.ProbeRecord]{Fences: bus.NewFences(probes, feed.ShardOf)})
+	worker := &feed.Shards{Node: deps.Node, Bucket: probes, Writer: writer}
+	keeper := shard.New(shard.Config{
+		Bus: deps.Bus, Worker: worker, Records: []shard.Records{writer}, Shown: deps.SetShards, Log: deps.Log,
+	})
 	m := manager.New(manager.Config{
 		Node: deps.Node, Prober: probe.New(runtime), Writer: writer, Events: deps.Events, Log: deps.Log, Metrics: metrics,
+		ShardOf: shard.Of, Holds: keeper.Holds,
 	})
+	worker.Manager = m
 	deps.Go("records", writer.Run)
 	deps.Go("probes", m.Run)
-	podplanev1.RegisterProbeServiceServer(deps.GRPC, api.New(m))
+	podplanev1.RegisterProbeServiceServer(deps.GRPC, api.New(feed.Verdicts{Shards: worker, Holds: keeper.Holds}))
+	deps.AddCheck("leases", keeper.Check)
 	deps.AddCheck("probes", func(context.Context) error {
 		if !m.IsSynced() {
 			return fault.New(fault.Unavailable, "pods have not been read yet")
@@ -102,11 +110,9 @@ func run(ctx context.Context, runtime cri.Execer, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	if err := feed.Restore(ctx, probes, deps.Node, writer, m); err != nil {
-		return err
-	}
 	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, pods, deps.Node, m, deps.Log) })
 	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, status, deps.Node, m, deps.Log) })
+	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil
 }

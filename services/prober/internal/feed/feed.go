@@ -7,18 +7,12 @@ package feed
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/podplane/podplane/internal/bus"
-	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/prober/internal/manager"
 )
-
-// retryDelay is the time between attempts to read while the bus is away.
-const retryDelay = 100 * time.Millisecond
 
 // Pods watches the node's pods until ctx ends.
 func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string, m *manager.Manager, log *slog.Logger) error {
@@ -61,27 +55,6 @@ func Status(ctx context.Context, b *bus.Bucket[*podplanev1.StatusRecord], node s
 			m.StatusSeen(uid, s)
 		},
 	})
-}
-
-// Restore hands the manager, and the writer, the verdicts of an earlier process. It waits for the bus.
-func Restore(ctx context.Context, b *bus.Bucket[*podplanev1.ProbeRecord], node string, w *bus.Writer[*podplanev1.ProbeRecord], m *manager.Manager) error {
-	list, err := b.List(ctx, bus.NodePattern(node))
-	for fault.Is(err, fault.Unavailable) {
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
-			return fmt.Errorf("read own records: %w", ctx.Err())
-		}
-		list, err = b.List(ctx, bus.NodePattern(node))
-	}
-	if err != nil {
-		return fmt.Errorf("read own records: %w", err)
-	}
-	for _, e := range list {
-		w.Seed(e)
-		m.Restore(e.Key, e.Value)
-	}
-	return nil
 }
 
 func uidOf(key string) (string, bool) {

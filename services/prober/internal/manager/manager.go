@@ -63,6 +63,10 @@ type Config struct {
 	Log    *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
+	// ShardOf, when not nil, cuts the pods into shards: only the pods of those that were gained are probed, and only while
+	// Holds says that the shard is held at this moment.
+	ShardOf func(uid string) int
+	Holds   func(shard int) bool
 	// Spread gives a probe its place in its period, in [0,1); nil is random.
 	Spread func() float64
 }
@@ -78,6 +82,8 @@ type Manager struct {
 	// The rest belongs to Run.
 	ctx      context.Context // of probes
 	pods     map[string]*podEntry
+	others   map[string]*Pod // pods with probes of shards that other replicas have
+	mine     map[int]bool
 	status   map[string]*Status
 	restored map[string]*podplanev1.ProbeRecord // of an earlier process, by key
 	queue    *schedule.Queue[*task]
@@ -99,7 +105,7 @@ func New(cfg Config) *Manager {
 	}
 	return &Manager{
 		cfg: cfg, inbox: make(chan func(), inboxSize), ended: make(chan struct{}),
-		pods: map[string]*podEntry{}, status: map[string]*Status{}, restored: map[string]*podplanev1.ProbeRecord{},
+		pods: map[string]*podEntry{}, others: map[string]*Pod{}, mine: map[int]bool{}, status: map[string]*Status{}, restored: map[string]*podplanev1.ProbeRecord{},
 		queue: schedule.New[*task](),
 	}
 }
@@ -171,6 +177,10 @@ func (m *Manager) PodSeen(p *Pod) {
 			if len(p.Probes) == 0 {
 				return
 			}
+			if !m.owns(p.UID) {
+				m.others[p.UID] = p
+				return
+			}
 			e = m.add(p)
 		}
 		e.pod.Ending = p.Ending
@@ -181,6 +191,7 @@ func (m *Manager) PodSeen(p *Pod) {
 // PodGone says that there is no record of the pod.
 func (m *Manager) PodGone(uid string) {
 	m.do(func() {
+		delete(m.others, uid)
 		if e := m.pods[uid]; e != nil {
 			m.remove(e)
 		}
@@ -224,9 +235,7 @@ func (m *Manager) IsSynced() bool { return m.synced.Load() }
 // Records returns the verdict of every probe of the pods that match accepts; one without a verdict yet is UNKNOWN.
 func (m *Manager) Records(ctx context.Context, match func(namespace, name, uid string) bool) ([]*podplanev1.ProbeRecord, error) {
 	var list []*podplanev1.ProbeRecord
-	done := make(chan struct{})
-	ask := func() {
-		defer close(done)
+	err := m.ask(ctx, func() {
 		for _, e := range m.pods {
 			if !match(e.pod.Namespace, e.pod.Name, e.pod.UID) {
 				continue
@@ -235,21 +244,30 @@ func (m *Manager) Records(ctx context.Context, match func(namespace, name, uid s
 				list = append(list, m.current(t))
 			}
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
+	return list, nil
+}
+
+// ask runs f on the goroutine that owns the state and waits for it.
+func (m *Manager) ask(ctx context.Context, f func()) error {
+	done := make(chan struct{})
 	select {
-	case m.inbox <- ask:
+	case m.inbox <- func() { f(); close(done) }:
 	case <-m.ended:
-		return nil, errEnded
+		return errEnded
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 	select {
 	case <-done:
-		return list, nil
+		return nil
 	case <-m.ended:
-		return nil, errEnded
+		return errEnded
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -275,15 +293,22 @@ func (m *Manager) add(p *Pod) *podEntry {
 }
 
 func (m *Manager) remove(e *podEntry) {
+	m.drop(e)
+	for _, t := range e.tasks {
+		if t.record != nil {
+			m.cfg.Writer.Remove(t.key)
+		}
+	}
+}
+
+// drop ends a pod's probes and leaves its verdicts.
+func (m *Manager) drop(e *podEntry) {
 	delete(m.pods, e.pod.UID)
 	for _, t := range e.tasks {
 		m.queue.Set(t, time.Time{})
 		t.gone = true
 		if t.cancel != nil {
 			t.cancel()
-		}
-		if t.record != nil {
-			m.cfg.Writer.Remove(t.key)
 		}
 	}
 	m.cfg.Metrics.forget(e.pod)

@@ -21,6 +21,10 @@ func (m *Manager) startDue() {
 		if !ok {
 			return
 		}
+		if !m.held(t.pod.pod.UID) {
+			m.queue.Set(t, now.Add(heldAgain)) // Lose is on its way, or the lease comes back
+			continue
+		}
 		t.busy, t.due = true, due
 		if !m.room(t) {
 			m.waiting = append(m.waiting, t)
@@ -113,6 +117,10 @@ func (m *Manager) settle(t *task, a *attempt) {
 	m.count(t, -1)
 	m.startWaiting()
 	if t.gone {
+		return
+	}
+	if !m.held(t.pod.pod.UID) {
+		m.plan(t)
 		return
 	}
 	about := t.probing
