@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/api"
 	"github.com/podplane/podplane/services/volumed/internal/controller"
@@ -63,13 +64,20 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	}
 	metrics := controller.NewMetrics()
 	deps.Registry.MustRegister(metrics)
-	writer := bus.NewWriter(volumes, bus.WriterOptions[*podplanev1.VolumesRecord]{})
+	writer := bus.NewWriter(volumes, bus.WriterOptions[*podplanev1.VolumesRecord]{Fences: bus.NewFences(volumes, feed.ShardOf)})
+	worker := &feed.Shards{Node: deps.Node, Bucket: volumes, Writer: writer}
+	keeper := shard.New(shard.Config{
+		Bus: deps.Bus, Worker: worker, Records: []shard.Records{writer}, Shown: deps.SetShards, Log: deps.Log,
+	})
 	c := controller.New(controller.Config{
 		Node: deps.Node, BootID: strings.TrimSpace(string(bootID)), Disk: disk, Writer: writer, Events: deps.Events, Log: deps.Log, Metrics: metrics,
+		ShardOf: shard.Of, Holds: keeper.Holds,
 	})
+	worker.Controller = c
 	deps.Go("records", writer.Run)
 	deps.Go("controller", c.Run)
-	podplanev1.RegisterVolumeServiceServer(deps.GRPC, api.New(c))
+	podplanev1.RegisterVolumeServiceServer(deps.GRPC, api.New(feed.Volumes{Shards: worker, Holds: keeper.Holds}))
+	deps.AddCheck("leases", keeper.Check)
 	deps.AddCheck("volumes", func(context.Context) error {
 		if !c.IsSynced() {
 			return fault.New(fault.Unavailable, "pods and their statuses have not been read yet")
@@ -77,12 +85,11 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 		return nil
 	})
 	deps.Serve()
-	return watch(ctx, deps, c, func(b *bus.Bucket[*podplanev1.ObjectRecord]) { objects.Bucket = b },
-		func(ctx context.Context) error { return feed.Restore(ctx, volumes, deps.Node, writer, c) })
+	return watch(ctx, deps, c, func(b *bus.Bucket[*podplanev1.ObjectRecord]) { objects.Bucket = b }, keeper)
 }
 
 // watch opens what others own, as soon as it exists, and follows it until ctx ends.
-func watch(ctx context.Context, deps daemon.Deps, c *controller.Controller, use func(*bus.Bucket[*podplanev1.ObjectRecord]), restore func(context.Context) error) error {
+func watch(ctx context.Context, deps daemon.Deps, c *controller.Controller, use func(*bus.Bucket[*podplanev1.ObjectRecord]), keeper *shard.Keeper) error {
 	pods, err := bus.Open(ctx, deps.Bus, bus.Pods)
 	if err != nil {
 		return err
@@ -96,12 +103,10 @@ func watch(ctx context.Context, deps daemon.Deps, c *controller.Controller, use 
 		return err
 	}
 	use(objects)
-	if err := restore(ctx); err != nil {
-		return err
-	}
 	deps.Go("objects", func(ctx context.Context) error { return feed.Objects(ctx, objects, c) })
 	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, status, deps.Node, c) })
 	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, pods, deps.Node, c, deps.Log) })
+	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil
 }

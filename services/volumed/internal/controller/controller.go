@@ -19,7 +19,6 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/events"
-	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
 	"github.com/podplane/podplane/services/volumed/internal/reconcile"
@@ -58,6 +57,10 @@ type Config struct {
 	Writer Writer
 	Events events.Sink
 	Log    *slog.Logger
+	// ShardOf, when not nil, cuts the pods into shards: only the pods of those that were gained are worked on, and only while
+	// Holds says that the shard is held at this moment.
+	ShardOf func(uid string) int
+	Holds   func(shard int) bool
 	// Metrics may be nil.
 	Metrics *Metrics
 }
@@ -73,6 +76,8 @@ type Controller struct {
 	// The rest belongs to Run.
 	ctx      context.Context // of operations
 	pods     map[string]*entry
+	others   map[string]seenPod // pods with volumes of shards that other replicas have
+	mine     map[int]bool
 	done     map[string]bool // UIDs of terminated pods, also of those without volumes
 	plain    map[string]bool // UIDs of pods without volumes
 	objects  map[string]uint64
@@ -110,7 +115,7 @@ func New(cfg Config) *Controller {
 	}
 	return &Controller{
 		cfg: cfg, inbox: make(chan func(), inboxSize), ended: make(chan struct{}), tracer: tracer(),
-		pods: map[string]*entry{}, plain: map[string]bool{}, done: map[string]bool{}, objects: map[string]uint64{},
+		pods: map[string]*entry{}, others: map[string]seenPod{}, mine: map[int]bool{}, plain: map[string]bool{}, done: map[string]bool{}, objects: map[string]uint64{},
 		users: map[string]map[string]bool{}, unsynced: map[string]bool{SourcePods: true, SourceStatus: true},
 	}
 }
@@ -166,15 +171,7 @@ func (c *Controller) do(f func()) {
 
 // Restore takes what an earlier process has recorded. It must be called before Synced.
 func (c *Controller) Restore(r *podplanev1.VolumesRecord) {
-	c.do(func() {
-		sameBoot := true
-		for _, v := range r.GetVolumes() {
-			sameBoot = sameBoot && v.GetAttributes()[pod.VolumeBootID] == c.cfg.BootID
-		}
-		e := c.entry(r.GetUid())
-		e.namespace, e.name, e.trace = r.GetNamespace(), r.GetName(), r.GetTrace()
-		e.state = reconcile.Restore(r, sameBoot, time.Now())
-	})
+	c.do(func() { c.restore(r) })
 }
 
 // PodSeen takes a pod's record.
@@ -185,27 +182,37 @@ func (c *Controller) PodSeen(p *plugin.Pod, tc *podplanev1.TraceContext) {
 			c.plain[p.UID] = true // nothing to do for it, ever
 			return
 		}
+		if !c.owns(p.UID) {
+			c.others[p.UID] = seenPod{p, tc}
+			return
+		}
 		if e == nil {
 			e = c.entry(p.UID)
 		}
-		e.pod, e.namespace, e.name, e.trace = p, p.Namespace, p.Name, tc
-		e.terminated = e.terminated || c.done[p.UID]
-		for i := range p.Volumes {
-			if key := objectKey(p, i); key != "" {
-				if c.users[key] == nil {
-					c.users[key] = map[string]bool{}
-				}
-				c.users[key][p.UID] = true
-			}
-		}
-		c.step(e)
+		c.wanted(e, p, tc)
 	})
+}
+
+// wanted takes a pod's record and decides.
+func (c *Controller) wanted(e *entry, p *plugin.Pod, tc *podplanev1.TraceContext) {
+	e.pod, e.namespace, e.name, e.trace = p, p.Namespace, p.Name, tc
+	e.terminated = e.terminated || c.done[p.UID]
+	for i := range p.Volumes {
+		if key := objectKey(p, i); key != "" {
+			if c.users[key] == nil {
+				c.users[key] = map[string]bool{}
+			}
+			c.users[key][p.UID] = true
+		}
+	}
+	c.step(e)
 }
 
 // PodGone says that there is no record of the pod.
 func (c *Controller) PodGone(uid string) {
 	c.do(func() {
 		delete(c.plain, uid)
+		delete(c.others, uid)
 		if e := c.pods[uid]; e != nil {
 			e.pod = nil
 			c.step(e)
@@ -255,15 +262,7 @@ func (c *Controller) Synced(source string) {
 		if len(c.unsynced) > 0 {
 			return
 		}
-		uids, err := c.cfg.Disk.Leftovers()
-		if err != nil {
-			c.cfg.Log.Error("can't look for volumes that are left over", "error", err)
-		}
-		for _, uid := range uids {
-			if !c.plain[uid] {
-				c.entry(uid)
-			}
-		}
+		c.findLeftovers()
 		c.synced.Store(true)
 		for _, e := range c.pods {
 			c.step(e)
@@ -307,6 +306,19 @@ func (c *Controller) ask(ctx context.Context, f func()) error {
 	}
 }
 
+// findLeftovers makes entries of what is on disk.
+func (c *Controller) findLeftovers() {
+	uids, err := c.cfg.Disk.Leftovers()
+	if err != nil {
+		c.cfg.Log.Error("can't look for volumes that are left over", "error", err)
+	}
+	for _, uid := range uids {
+		if !c.plain[uid] && c.owns(uid) {
+			c.entry(uid)
+		}
+	}
+}
+
 func (c *Controller) entry(uid string) *entry {
 	e := c.pods[uid]
 	if e == nil {
@@ -319,6 +331,10 @@ func (c *Controller) entry(uid string) *entry {
 // step lets the machine decide about a pod and carries it out.
 func (c *Controller) step(e *entry) {
 	now := time.Now()
+	if !c.held(e.uid) {
+		e.wake = now.Add(heldAgain) // Lose is on its way, or the lease comes back
+		return
+	}
 	in := reconcile.Input{
 		Synced: len(c.unsynced) == 0, Wanted: e.pod != nil, Terminated: e.terminated,
 		Revision: func(o string) uint64 { return c.objects[o] },
@@ -387,6 +403,11 @@ func (c *Controller) forget(e *entry, remove bool) {
 	if remove {
 		c.cfg.Writer.Remove(bus.PodKey(c.cfg.Node, e.uid))
 	}
+	c.drop(e)
+}
+
+// drop forgets a pod and leaves its record.
+func (c *Controller) drop(e *entry) {
 	e.span.end(context.Canceled)
 	c.cfg.Metrics.forget(e)
 	delete(c.pods, e.uid)

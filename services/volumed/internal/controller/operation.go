@@ -27,12 +27,13 @@ type operation struct {
 	work   func(context.Context) (settle func())
 	abort  func() // settles one that never ran
 	slot   *time.Timer
-	holds  bool // counts in running
+	ended  chan struct{} // closed when the work has ended
+	holds  bool          // counts in running
 }
 
 // start queues work for a pod. work runs in a goroutine; what it returns runs on the goroutine that owns the state.
 func (c *Controller) start(e *entry, work func(context.Context) func(), abort func()) {
-	op := &operation{e: e, work: work, abort: abort}
+	op := &operation{e: e, work: work, abort: abort, ended: make(chan struct{})}
 	op.ctx, op.cancel = context.WithCancel(e.span.context(podContext(c.ctx, e)))
 	e.active[op] = true
 	c.queue = append(c.queue, op)
@@ -51,7 +52,11 @@ func (c *Controller) schedule() {
 		c.running++
 		op.slot = time.AfterFunc(momentary, func() { c.do(func() { c.release(op) }) })
 		c.wg.Go(func() {
-			settle := op.work(op.ctx)
+			settle := op.abort
+			if c.held(op.e.uid) {
+				settle = op.work(op.ctx)
+			}
+			close(op.ended)
 			c.do(func() { c.settle(op, settle) })
 		})
 	}
@@ -69,7 +74,9 @@ func (c *Controller) settle(op *operation, settle func()) {
 	op.cancel()
 	op.slot.Stop()
 	delete(op.e.active, op)
-	settle()
+	if c.pods[op.e.uid] == op.e {
+		settle()
+	}
 	c.release(op)
 	if c.pods[op.e.uid] == op.e {
 		c.step(op.e)

@@ -9,14 +9,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/bus"
-	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/controller"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
@@ -67,30 +64,6 @@ func Objects(ctx context.Context, b *bus.Bucket[*podplanev1.ObjectRecord], c *co
 		},
 	})
 }
-
-// Restore hands the controller, and the writer, what an earlier process has recorded. It waits for the bus.
-func Restore(ctx context.Context, b *bus.Bucket[*podplanev1.VolumesRecord], node string, w *bus.Writer[*podplanev1.VolumesRecord], c *controller.Controller) error {
-	list, err := b.List(ctx, bus.NodePattern(node))
-	for fault.Is(err, fault.Unavailable) {
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
-			return fmt.Errorf("read own records: %w", ctx.Err())
-		}
-		list, err = b.List(ctx, bus.NodePattern(node))
-	}
-	if err != nil {
-		return fmt.Errorf("read own records: %w", err)
-	}
-	for _, e := range list {
-		w.Seed(e)
-		c.Restore(e.Value)
-	}
-	return nil
-}
-
-// retryDelay is the time between attempts to read while the bus is away.
-const retryDelay = 100 * time.Millisecond
 
 func uidOf(key string) (string, bool) {
 	parts, err := bus.SplitKey(key)
