@@ -22,7 +22,7 @@ const (
 	// DefaultTTL is for how long a replica that has not renewed its record still counts.
 	DefaultTTL = 3 * time.Second
 	// stopTimeout bounds the end of the work on all shards at a graceful stop.
-	stopTimeout = 2 * time.Second
+	stopTimeout = 3 * time.Second
 	// parallel is how many shards are claimed at one time.
 	parallel = 8
 

@@ -15,6 +15,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/daemon"
 	"github.com/podplane/podplane/internal/events"
+	"github.com/podplane/podplane/internal/shard"
 	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
 	"github.com/podplane/podplane/services/syncd/internal/front"
@@ -124,8 +125,14 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) erro
 	if err != nil {
 		return fmt.Errorf("open the bucket of statuses: %w", err)
 	}
-	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, began: time.Now(), addresses: face.Addresses}
+	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, addresses: face.Addresses}
+	n.shards = &shards{node: n}
 	n.sink = feed.NewStatus(statuses, deps.Node, feeds.Store, deps.Log)
+	n.keeper = shard.New(shard.Config{
+		Bus: deps.Bus, Worker: n.shards, Records: []shard.Records{n.sink}, Shown: deps.SetShards, Log: deps.Log,
+	})
+	face.StaticPods = func() bool { return n.keeper.Holds(0) }
+	deps.AddCheck("leases", n.keeper.Check)
 	deps.Go("status", n.sink.Run)
 	deps.Go("store", ignoreCanceled(feeds.Run))
 	deps.Go("workers", n.work)
@@ -153,7 +160,9 @@ type node struct {
 	client    Runtime
 	store     *store.Store
 	sink      *feed.Status
-	began     time.Time
+	shards    *shards
+	keeper    *shard.Keeper
+	workers   *worker.Manager
 	addresses []string
 }
 
@@ -170,16 +179,23 @@ func (n *node) work(ctx context.Context) error {
 	}
 	cancel := n.store.Subscribe(func(c store.PodChange) { manager.PodChanged(n.podChange(c)) })
 	defer cancel()
+	n.workers = manager
 	cancelObjects := n.store.SubscribeObjects(func(c store.ObjectChange) { manager.ObjectsChanged(c.Namespace) })
 	defer cancelObjects()
-	manager.PodsSynced()
 	collector := gc.New(gc.Config{
 		PodLogDir: n.cfg.PodLogDir, Root: n.cfg.Root, MaxSize: n.cfg.ContainerLogMaxSize, Files: n.cfg.ContainerLogFiles,
 	}, n.client, leftovers{manager, executor}, n.deps.Log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return feed.Run(ctx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) })
 	g.Go(func() error { return collector.Run(ctx) })
-	g.Go(func() error { return manager.Run(ctx) })
+	// The workers go on until the shards are given up.
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g.Go(func() error { return manager.Run(working) })
+	g.Go(func() error {
+		defer stop()
+		return n.keeper.Run(ctx)
+	})
 	return g.Wait()
 }
 
@@ -198,7 +214,7 @@ func (n *node) podChange(c store.PodChange) worker.PodChange {
 	status, published := n.store.Status(c.UID)
 	return worker.PodChange{
 		UID: c.UID, Pod: c.Pod, Trace: c.Record.GetTrace().GetTraceparent(), Deleted: c.Deleted, Status: status,
-		Fresh: !published && c.Record.GetStoredAt().AsTime().After(n.began),
+		Fresh: !published && c.Record.GetStoredAt().AsTime().After(n.shards.heldSince(c.UID)),
 	}
 }
 
@@ -218,6 +234,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, error) {
 	}
 	return worker.New(worker.Config{
 		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
+		ShardOf: shard.Of, Holds: n.keeper.Holds,
 	}, worker.Deps{
 		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),

@@ -45,7 +45,7 @@ func eventsCommand(e *env) *cobra.Command {
 func servicesCommand(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "services",
-		Short: "Show each replica of each service: address, version, health",
+		Short: "Show each replica of each service: what it works on, address, version, health",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := e.client()
@@ -57,7 +57,7 @@ func servicesCommand(e *env) *cobra.Command {
 				return err
 			}
 			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 3, ' ', 0)
-			fmt.Fprintln(tw, "SERVICE\tNODE\tINSTANCE\tVERSION\tREADY\tGRPC\tHTTP\tUP\tMESSAGE")
+			fmt.Fprintln(tw, "SERVICE\tNODE\tINSTANCE\tVERSION\tREADY\tSHARDS\tGRPC\tHTTP\tUP\tMESSAGE")
 			for _, s := range list {
 				up := "<unknown>"
 				if t, err := time.Parse(time.RFC3339Nano, s.StartedAt); err == nil {
@@ -65,12 +65,26 @@ func servicesCommand(e *env) *cobra.Command {
 				}
 				fmt.Fprintln(tw, strings.Join([]string{
 					s.Service, s.Node, s.Instance, s.Version,
-					strconv.FormatBool(s.Ready), s.GRPCAddress, s.HTTPAddress, up, s.Message,
+					strconv.FormatBool(s.Ready), shards(s), s.GRPCAddress, s.HTTPAddress, up, s.Message,
 				}, "\t"))
 			}
 			return tw.Flush()
 		},
 	}
+}
+
+// shards says what part of its service's work a replica does.
+func shards(s rest.Service) string {
+	switch s.Service {
+	case "gateway":
+		return "-"
+	case "pleg", "evictd":
+		if len(s.Shards) == 0 {
+			return "spare"
+		}
+		return "leads"
+	}
+	return strconv.Itoa(len(s.Shards)) + "/16"
 }
 
 func lifecycleCommand(e *env) *cobra.Command {

@@ -21,6 +21,8 @@ type Service struct {
 	Ready       bool   `json:"ready"`
 	Message     string `json:"message"`
 	PID         string `json:"pid"`
+	// Shards are those that it works on; of a service with one only, its holder leads.
+	Shards []int `json:"shards"`
 }
 
 // Services asks for every replica that is registered on the bus.

@@ -33,6 +33,7 @@ func upCommand() *cobra.Command {
 	f.StringVar(&cfg.Door.ClientCA, "client-ca", cfg.Door.ClientCA, "CA of users' certificates (podplane certs client): users have to be known")
 	f.StringVar(&cfg.Door.Bindings, "bindings", cfg.Door.Bindings, "file that says which user has which role where")
 	f.StringVar(&cfg.NATSListen, "nats-listen", cfg.NATSListen, "loopback host:port of our own bus; port 0: a free one")
+	f.StringToIntVar(&cfg.Replicas, "replicas", cfg.Replicas, "run more than one process of a service, which divide its pods among them, as in syncd=2,prober=3")
 	f.StringVar(&cfg.ManifestDir, "manifest-dir", cfg.ManifestDir, "run the pods of this directory's manifests; empty: none")
 	return cmd
 }

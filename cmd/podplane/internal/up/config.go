@@ -14,10 +14,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// maxReplicas bounds the processes of one service: there are 16 shards.
+const maxReplicas = 16
 
 // Config says where everything is. The zero value is not usable; see Default.
 type Config struct {
@@ -47,6 +51,8 @@ type Config struct {
 	ManifestDir string
 	// PodLogDir is where the runtime writes the containers' logs.
 	PodLogDir string
+	// Replicas is how many processes of a service run; one of each that is not named.
+	Replicas map[string]int
 	// CgroupRoot is the cgroup below which pods run.
 	CgroupRoot string
 	LogLevel   string
@@ -92,6 +98,16 @@ func (c Config) Validate() error {
 	for _, l := range []struct{ flag, value string }{{"--listen", c.Listen}, {"--nats-listen", c.NATSListen}} {
 		if _, _, err := net.SplitHostPort(l.value); err != nil {
 			errs = append(errs, fmt.Errorf("%s %q: want host:port: %w", l.flag, l.value, err))
+		}
+	}
+	for name, n := range c.Replicas {
+		switch {
+		case !slices.Contains(Services, name):
+			errs = append(errs, fmt.Errorf("--replicas %s=%d: no such service; there are %s", name, n, strings.Join(Services, ", ")))
+		case name == "gateway" && n != 1:
+			errs = append(errs, fmt.Errorf("--replicas gateway=%d: one address has one gateway", n))
+		case n < 1 || n > maxReplicas:
+			errs = append(errs, fmt.Errorf("--replicas %s=%d: want 1 to %d", name, n, maxReplicas))
 		}
 	}
 	if c.CRIEndpoint != "" && !strings.HasPrefix(c.CRIEndpoint, "unix:///") {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,15 +95,15 @@ func (s *stack) startAll(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	for _, name := range Services {
-		s.keep(name, s.serviceArgs(name))
+	for _, p := range s.processes() {
+		s.keep(p.name, s.serviceArgs(p.service))
 	}
 	go supervise.BoundLogs(forkCtx, s.logFiles(), func(err error) { s.say("%v\n", err) })
 	if err := s.waitReady(ctx); err != nil {
 		return err
 	}
 	s.ready.Store(true)
-	s.say("  services  %s: ready after %s\n", strings.Join(Services, " "), time.Since(began).Round(10*time.Millisecond))
+	s.say("  services  %s: ready after %s\n", s.summary(), time.Since(began).Round(10*time.Millisecond))
 	return s.writeInfo()
 }
 
@@ -164,7 +163,7 @@ func (s *stack) waitReady(ctx context.Context) error {
 	missing := "gateway: no answer yet"
 	for {
 		if list, err := rest.Services(ctx, c); err == nil {
-			if missing = notReady(list, s.pids()); missing == "" {
+			if missing = s.notReady(list); missing == "" {
 				return nil
 			}
 		}
@@ -176,43 +175,6 @@ func (s *stack) waitReady(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// notReady names the services that are not ready yet, and why; empty: all are.
-// A registration counts only if it is that of the running child, not of one
-// that ended a moment ago.
-func notReady(list []rest.Service, pids map[string]string) string {
-	why := map[string]string{}
-	for _, name := range Services {
-		why[name] = "not registered yet"
-	}
-	for _, sv := range list {
-		if sv.PID != pids[sv.Service] {
-			continue
-		}
-		if sv.Ready {
-			delete(why, sv.Service)
-		} else if sv.Message != "" {
-			why[sv.Service] = sv.Message
-		}
-	}
-	var missing []string
-	for _, name := range Services {
-		if w, ok := why[name]; ok {
-			missing = append(missing, name+": "+w)
-		}
-	}
-	return strings.Join(missing, "; ")
-}
-
-func (s *stack) pids() map[string]string {
-	pids := map[string]string{}
-	for _, name := range Services {
-		if data, err := os.ReadFile(filepath.Join(s.cfg.RunDir, name+".pid")); err == nil {
-			pids[name] = strings.TrimSpace(string(data))
-		}
-	}
-	return pids
 }
 
 func (s *stack) say(format string, args ...any) {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/shard"
 	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
@@ -31,6 +32,7 @@ type Status struct {
 func NewStatus(b *bus.Bucket[*podplanev1.StatusRecord], node string, echo Echo, log *slog.Logger) *Status {
 	s := &Status{echo: echo, node: node, last: make(map[string]*podplanev1.StatusRecord)}
 	s.writer = bus.NewWriter(b, bus.WriterOptions[*podplanev1.StatusRecord]{
+		Fences:   bus.NewFences(b, ShardOf),
 		OnStored: s.stored,
 		OnError: func(key string, err error, retry bool) {
 			log.Warn("a pod's status can't be stored", slog.String("key", key), slog.Bool("retry", retry), slog.Any("error", err))
@@ -38,6 +40,35 @@ func NewStatus(b *bus.Bucket[*podplanev1.StatusRecord], node string, echo Echo, 
 	})
 	return s
 }
+
+// ShardOf gives the shard of a record's key.
+func ShardOf(key string) int {
+	parts, err := bus.SplitKey(key)
+	if err != nil || len(parts) != 2 {
+		return -1
+	}
+	return shard.Of(parts[1])
+}
+
+// Take raises a shard's fence.
+func (s *Status) Take(ctx context.Context, n int, still func() bool) error {
+	return s.writer.Take(ctx, n, still)
+}
+
+// Give lowers a shard's fence and forgets what was not stored.
+func (s *Status) Give(n int) {
+	s.writer.Give(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.last {
+		if ShardOf(key) == n {
+			delete(s.last, key)
+		}
+	}
+}
+
+// Flush waits until all is stored.
+func (s *Status) Flush(ctx context.Context) error { return s.writer.Flush(ctx) }
 
 // Set stores the record soon.
 func (s *Status) Set(rec *podplanev1.StatusRecord) {

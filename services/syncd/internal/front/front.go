@@ -28,6 +28,8 @@ type Config struct {
 	PodLogDir   string
 	ManifestDir string
 	MaxPods     int
+	// StaticPods says whether this replica is the one that reads the manifest directory; nil: it is.
+	StaticPods func() bool
 	// Addresses are the node's IPs, the primary one first.
 	Addresses []string
 }
@@ -55,7 +57,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 	api.Register(deps.GRPC, api.Backends{
 		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions,
 	})
-	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Events: deps.Events, Log: deps.Log})
+	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Active: cfg.StaticPods, Events: deps.Events, Log: deps.Log})
 	deps.AddCheck("store", func(context.Context) error {
 		select {
 		case <-s.Synced():

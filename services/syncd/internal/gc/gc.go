@@ -44,6 +44,8 @@ type Config struct {
 type Pods interface {
 	// Known says whether a pod is wished for or still being ended.
 	Known(uid string) bool
+	// Owns says whether the pod is this replica's to work on; others are left alone.
+	Owns(uid string) bool
 	// Forget removes what an unknown pod left on the node.
 	Forget(ctx context.Context, uid, logDir string) error
 }
@@ -102,7 +104,7 @@ func (c *Collector) RemoveOrphans(ctx context.Context) error {
 	for _, entry := range entries {
 		uid := entry.Name()
 		info, err := entry.Info()
-		if err != nil || !info.IsDir() || c.pods.Known(uid) {
+		if err != nil || !info.IsDir() || !c.pods.Owns(uid) || c.pods.Known(uid) {
 			continue
 		}
 		if c.now().Sub(info.ModTime()) < c.cfg.OrphanPeriod {
@@ -172,7 +174,7 @@ func (c *Collector) largeLogs() ([]logFile, error) {
 	var large []logFile
 	for _, p := range pods {
 		uid := uidOf(p.Name())
-		if !p.IsDir() || uid == "" || !c.pods.Known(uid) {
+		if !p.IsDir() || uid == "" || !c.pods.Owns(uid) || !c.pods.Known(uid) {
 			continue
 		}
 		containers, err := os.ReadDir(filepath.Join(c.cfg.PodLogDir, p.Name()))

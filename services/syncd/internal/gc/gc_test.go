@@ -44,10 +44,12 @@ func (r *runtime) ReopenContainerLog(context.Context, string) error {
 
 type pods struct {
 	known     map[string]bool
+	others    map[string]bool // another replica's
 	forgotten []string
 }
 
 func (p *pods) Known(uid string) bool { return p.known[uid] }
+func (p *pods) Owns(uid string) bool  { return !p.others[uid] }
 
 func (p *pods) Forget(_ context.Context, uid, logDir string) error {
 	p.forgotten = append(p.forgotten, uid+" "+filepath.Base(logDir))

@@ -56,6 +56,8 @@ type Options struct {
 	Node admission.Node
 	// Rescan is the time between two readings without a reason, 20 s by default.
 	Rescan time.Duration
+	// Active says whether this replica is the one that does it; nil: it is.
+	Active func() bool
 	Events events.Sink
 	Log    *slog.Logger
 }
@@ -111,7 +113,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		next := s.opts.Rescan
-		if s.pass(ctx, w) {
+		if inactive := s.opts.Active != nil && !s.opts.Active(); inactive || s.pass(ctx, w) {
 			next = min(next, retry)
 		}
 		s.wait(ctx, w, next)

@@ -41,10 +41,10 @@ func (f *Feed) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	pattern := bus.NodePattern(f.opts.Node)
 	g.Go(func() error {
-		return f.pods.Watch(ctx, pattern, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce()})
+		return f.pods.Watch(ctx, pattern, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce(), Reached: f.atPods.set})
 	})
 	g.Go(func() error {
-		return f.status.Watch(ctx, pattern, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce()})
+		return f.status.Watch(ctx, pattern, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce(), Reached: f.atStat.set})
 	})
 	g.Go(func() error {
 		return f.objects.Watch(ctx, ">", bus.Handler[*podplanev1.ObjectRecord]{Apply: f.onObject, Synced: f.sayOnce()})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
@@ -62,11 +64,6 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 	}
 	pod.CreationTimestamp = metav1.NewTime(s.opts.Now()).Rfc3339Copy()
 	pod.Generation = 1
-	release, err := s.reserve(pod)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
 	rec := &podplanev1.PodRecord{
 		Schema: recordSchema, Node: s.opts.Node, Uid: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name,
 		Source: n.Source, Origin: n.Origin, StoredAt: timestamppb.New(s.opts.Now()),
@@ -74,19 +71,29 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 	if n.Traceparent != "" {
 		rec.Trace = &podplanev1.TraceContext{Traceparent: n.Traceparent}
 	}
+	var err error
 	if rec.Pod, err = encodePod(pod); err != nil {
 		return nil, err
 	}
 	if n.DryRun {
+		release, err := s.reserve(pod)
+		if err != nil {
+			return nil, err
+		}
+		release()
 		return dry(podObject(rec, pod, nil)), nil
 	}
-	rev, err := create(ctx, s.pods, s.podKey(rec.GetUid()), rec, s.opts.Patience)
-	if !fresh && fault.Is(err, fault.AlreadyExists) {
+	_, known := s.Pod(rec.GetUid())
+	err = s.admit(ctx, pod, rec, fresh)
+	if !fresh && !known && fault.Is(err, fault.AlreadyExists) {
 		// An earlier attempt under this UID was stored without an answer: it is the pod that is wanted.
 		s.refresh(ctx, rec.GetUid())
 		if o, ok := s.podTable.Get(pod.Namespace, pod.Name); ok && o.UID == rec.GetUid() {
 			return o, nil
 		}
+	}
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
+		return nil, refused.err
 	}
 	if err != nil {
 		if fresh {
@@ -94,13 +101,88 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		}
 		return nil, fmt.Errorf("store pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	s.applyPod(rec, rev, fresh)
 	o, ok := s.podTable.Get(pod.Namespace, pod.Name)
 	if !ok || o.UID != rec.GetUid() {
 		// Deleted between the acknowledgement and now: it was stored, which is what is answered.
 		return dry(podObject(rec, pod, nil)), nil
 	}
 	return o, nil
+}
+
+// refusal is why a pod is not taken: nothing was stored.
+type refusal struct{ err error }
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// maxRaces bounds how often a creation is decided anew because another replica, or a deletion, was faster.
+const maxRaces = 100
+
+// admit decides on a pod and stores it, only if nothing has been stored about the node's pods since what it was decided on:
+// another replica may have taken the name, or the last room, meanwhile. Then it is decided anew. Creations of this replica
+// wait for each other.
+func (s *Store) admit(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecord, fresh bool) error {
+	waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
+	defer cancel()
+	unlock, err := s.busy.lock(waiting, "admission")
+	if err != nil {
+		if ctx.Err() == nil {
+			err = unavailable(fault.New(fault.Unavailable, "other pods are waiting to be stored: %w", err))
+		}
+		return &refusal{err}
+	}
+	defer unlock()
+	for race := 1; ; race++ {
+		err := s.admitOnce(ctx, pod, rec, fresh)
+		if refused := (*refusal)(nil); errors.As(err, &refused) || !fault.Is(err, fault.Conflict) || race == maxRaces {
+			return err
+		}
+	}
+}
+
+func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecord, fresh bool) error {
+	var rev uint64
+	key, pattern := s.podKey(rec.GetUid()), bus.NodePattern(s.opts.Node)
+	var release func()
+	defer func() {
+		if release != nil {
+			release()
+		}
+	}()
+	err := patient(ctx, s.opts.Patience, func(ctx context.Context, again bool) error {
+		last, err := s.catchUpPods(ctx)
+		if err != nil {
+			return unavailable(fault.New(fault.Unavailable, "%w", err))
+		}
+		if again && s.has(rec.GetUid(), &rev) {
+			return nil // an attempt without an answer was stored all the same
+		}
+		if release == nil {
+			if release, err = s.reserve(pod); err != nil {
+				return &refusal{err}
+			}
+		}
+		rev, err = s.pods.CreateAfter(ctx, key, rec, pattern, last)
+		if again && fault.Is(err, fault.AlreadyExists) {
+			rev, err = confirm(ctx, s.pods, key, rec, err)
+		}
+		return err
+	})
+	if err == nil {
+		s.applyPod(rec, rev, fresh) // before the reservation ends
+	}
+	return err
+}
+
+// has gives the revision at which the view has a pod.
+func (s *Store) has(uid string, rev *uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byUID[uid]
+	if e != nil {
+		*rev = e.rev
+	}
+	return e != nil
 }
 
 // reserve holds the name and the resources of a pod that is being stored.
@@ -195,6 +277,16 @@ func (s *Store) UpdatePod(ctx context.Context, namespace, name string, pre Preco
 // DeletePod marks a pod as to be deleted and gives it as it is then. Its worker ends it and Remove takes it away. Deleting it again can
 // only shorten its grace period.
 func (s *Store) DeletePod(ctx context.Context, namespace, name string, opts DeleteOptions) (*watchcache.Object, error) {
+	const tries = 5 // another replica's change may come in between
+	for try := 1; ; try++ {
+		o, err := s.deletePod(ctx, namespace, name, opts)
+		if try == tries || opts.ResourceVersion != nil || !fault.Is(err, fault.Conflict) {
+			return o, err
+		}
+	}
+}
+
+func (s *Store) deletePod(ctx context.Context, namespace, name string, opts DeleteOptions) (*watchcache.Object, error) {
 	e, unlock, err := s.begin(ctx, namespace, name, opts.Preconditions)
 	if err != nil {
 		return nil, err
@@ -235,9 +327,14 @@ func (s *Store) begin(ctx context.Context, namespace, name string, pre Precondit
 	if err != nil {
 		return nil, nil, err
 	}
-	s.mu.Lock()
-	e := s.byUID[s.names[nsName{namespace, name}]]
-	s.mu.Unlock()
+	e := s.named(namespace, name)
+	if e == nil {
+		// Perhaps another replica has only just stored it. While the bus is away our own view counts.
+		waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
+		_, _ = s.catchUpPods(waiting)
+		cancel()
+		e = s.named(namespace, name)
+	}
 	if e == nil {
 		unlock()
 		return nil, nil, podFault(fault.NotFound, name, "")
@@ -247,6 +344,12 @@ func (s *Store) begin(ctx context.Context, namespace, name string, pre Precondit
 		return nil, nil, err
 	}
 	return e, unlock, nil
+}
+
+func (s *Store) named(namespace, name string) *podEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byUID[s.names[nsName{namespace, name}]]
 }
 
 func (p Preconditions) check(resource string, o *watchcache.Object) error {

@@ -17,6 +17,8 @@ import (
 // Bucket is what the store needs of a bus.Bucket, by the same rules.
 type Bucket[T proto.Message] interface {
 	Create(ctx context.Context, key string, value T) (uint64, error)
+	CreateAfter(ctx context.Context, key string, value T, pattern string, rev uint64) (uint64, error)
+	LastRevision(ctx context.Context, pattern string) (uint64, error)
 	Update(ctx context.Context, key string, value T, rev uint64) (uint64, error)
 	Delete(ctx context.Context, key string) error
 	DeleteRevision(ctx context.Context, key string, rev uint64) error
@@ -84,6 +86,8 @@ type Store struct {
 	objects Bucket[*podplanev1.ObjectRecord]
 
 	busy   keyLock // by name: one change of a pod or object at a time
+	atPods reached // the revision of the bucket of pods up to which the view is complete
+	atStat reached // the same of the statuses
 	order  sync.Mutex
 	subs   map[int]func(PodChange)
 	objSub map[int]func(ObjectChange)
@@ -130,6 +134,7 @@ func New(pods Bucket[*podplanev1.PodRecord], status Bucket[*podplanev1.StatusRec
 		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]*v1.Pod),
 		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), abandoned: make(map[string]struct{}),
 		objectsBy: make(map[objectKey]*objectEntry), objGone: newTombs[objectKey](),
+		atPods: newReached(), atStat: newReached(),
 		podTable: watchcache.New(opts.Limits), configMaps: watchcache.New(opts.Limits), secrets: watchcache.New(opts.Limits),
 		unsaid: 3, synced: make(chan struct{}), chores: newChores(),
 	}
@@ -182,6 +187,15 @@ func (s *Store) Subscribe(fn func(PodChange)) (cancel func()) {
 		s.order.Lock()
 		defer s.order.Unlock()
 		delete(s.subs, id)
+	}
+}
+
+// Replay calls fn with every pod that is, in the order of Subscribe's calls: no change comes in between.
+func (s *Store) Replay(fn func(PodChange)) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	for _, c := range s.Snapshot() {
+		fn(c)
 	}
 }
 

@@ -261,6 +261,12 @@ func (f *flaky) Create(_ context.Context, key string, v *podplanev1.PodRecord) (
 	})
 }
 
+func (f *flaky) CreateAfter(ctx context.Context, key string, v *podplanev1.PodRecord, _ string, _ uint64) (uint64, error) {
+	return f.Create(ctx, key, v)
+}
+
+func (f *flaky) LastRevision(context.Context, string) (uint64, error) { return 0, nil }
+
 func (f *flaky) Update(_ context.Context, key string, v *podplanev1.PodRecord, rev uint64) (uint64, error) {
 	return f.write(key, func() error {
 		if rev != f.rev {

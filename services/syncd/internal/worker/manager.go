@@ -25,6 +25,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until Run
+	mine    map[int]bool    // the shards that were gained
 	workers map[string]*worker
 	// news for pods that are not known (yet): volumes, probes and evictions may arrive before their pod.
 	volumes   map[string]*podplanev1.VolumesRecord
@@ -53,7 +54,7 @@ func New(cfg Config, deps Deps, log *slog.Logger) *Manager {
 	}
 	return &Manager{
 		cfg: cfg, deps: deps, log: log, slots: make(chan struct{}, cfg.StartSlots),
-		workers: make(map[string]*worker), volumes: make(map[string]*podplanev1.VolumesRecord),
+		mine: make(map[int]bool), workers: make(map[string]*worker), volumes: make(map[string]*podplanev1.VolumesRecord),
 		probes: make(map[string]map[plan.ProbeKey]plan.Verdict), evictions: make(map[string]*plan.Eviction), ending: make(map[string]bool),
 		synced: make(chan struct{}), look: make(chan struct{}, 1),
 	}
@@ -77,16 +78,22 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // launch starts a worker's goroutine. mu is held.
 func (m *Manager) launch(w *worker) {
-	ctx := m.ctx
+	ctx, cancel := context.WithCancel(m.ctx)
+	w.cancel = cancel
 	m.wg.Add(1)
 	go func() {
 		defer m.wg.Done()
+		defer close(w.done)
+		defer cancel()
 		w.run(ctx)
 		if !w.over {
 			return
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if m.workers[w.uid] != w {
+			return // it was given up
+		}
 		delete(m.workers, w.uid)
 		m.deps.Metrics.pods(len(m.workers))
 		if c, again := w.successor(); again && ctx.Err() == nil {
@@ -128,6 +135,9 @@ func (m *Manager) Known(uid string) bool {
 func (m *Manager) PodChanged(c PodChange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.owns(c.UID) {
+		return
+	}
 	w := m.workers[c.UID]
 	switch {
 	case w == nil && c.Deleted:
@@ -270,7 +280,7 @@ func (m *Manager) compare(ctx context.Context) {
 	listed := make(map[string]*pod.RuntimePod, len(list))
 	for i := range list {
 		listed[list[i].UID] = &list[i]
-		if m.workers[list[i].UID] == nil && !m.ending[list[i].UID] {
+		if m.workers[list[i].UID] == nil && !m.ending[list[i].UID] && m.held(list[i].UID) && m.owns(list[i].UID) {
 			m.endOrphan(ctx, &list[i])
 		}
 	}

@@ -141,9 +141,15 @@ func (w *worker) readMessages() {
 // spawn runs something outside the loop and posts what it returns. ctx is the worker's.
 func (w *worker) spawn(ctx context.Context, f func(context.Context) func(*worker)) {
 	w.ops.Add(1)
+	w.flying++
 	go func() {
 		defer w.ops.Done()
 		result := f(ctx)
-		w.post(func(n *news) { n.results = append(n.results, result) })
+		w.post(func(n *news) {
+			n.results = append(n.results, func(w *worker) {
+				w.flying--
+				result(w)
+			})
+		})
 	}()
 }

@@ -173,6 +173,10 @@ type Config struct {
 	Node string
 	// HostIPs are the node's addresses, the primary one first.
 	HostIPs []string
+	// ShardOf, when not nil, cuts the pods into shards: only the pods of those that were gained have workers, which act only
+	// while Holds says that the shard is held at this moment.
+	ShardOf func(uid string) int
+	Holds   func(shard int) bool
 	// StartSlots bounds the sandboxes and containers that are being started at one time.
 	StartSlots int
 	// Resync is how often all pods are compared with the runtime.

@@ -23,6 +23,7 @@ type news struct {
 	hints       []Hint
 	retry       bool // something that failed may succeed now
 	retryConfig bool // a config object changed
+	leave       bool // another replica takes the pod over
 	orphaned    bool // the record is gone, though nobody here removed it
 	results     []func(*worker)
 	volumesSet  bool
@@ -40,6 +41,8 @@ type worker struct {
 	// namespace never changes: it may be read from any goroutine.
 	namespace string
 	wake      chan struct{}
+	done      chan struct{}      // closed when it has ended
+	cancel    context.CancelFunc // set with the manager's lock held, when it is started
 
 	mu sync.Mutex
 	in news
@@ -88,11 +91,13 @@ type worker struct {
 	startCtx    context.Context
 	startCancel context.CancelFunc
 	ops         sync.WaitGroup
+	flying      int  // actions and observations under way
+	leaving     bool // nothing is begun any more
 }
 
 func newWorker(m *Manager, uid string, c PodChange) *worker {
 	w := &worker{
-		m: m, uid: uid, namespace: c.Pod.Namespace, wake: make(chan struct{}, 1), view: newView(), stale: !c.Fresh, first: m.deps.Now(),
+		m: m, uid: uid, namespace: c.Pod.Namespace, wake: make(chan struct{}, 1), done: make(chan struct{}), view: newView(), stale: !c.Fresh, first: m.deps.Now(),
 		images: make(map[string]plan.Image), infos: make(map[string]cri.Image), fails: make(map[string]plan.Failure), ends: make(map[string]plan.Failure),
 		killed: make(map[string]bool), hookFailed: make(map[string]bool), startFails: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace,
 		busy: plan.Busy{
@@ -146,7 +151,7 @@ func (w *worker) run(ctx context.Context) {
 	timer.Stop()
 	for {
 		next := w.step(ctx)
-		if w.over {
+		if w.over || (w.leaving && w.flying == 0) {
 			return
 		}
 		if !next.IsZero() {
@@ -165,8 +170,11 @@ func (w *worker) run(ctx context.Context) {
 // step looks at everything once and returns when to look again at the latest.
 func (w *worker) step(ctx context.Context) time.Time {
 	w.take()
-	if w.over {
+	if w.over || w.leaving {
 		return time.Time{}
+	}
+	if !w.m.held(w.uid) {
+		return w.m.deps.Now().Add(heldAgain) // it is about to be given up, or the lease comes back
 	}
 	next := w.observe(ctx)
 	in := w.input()
@@ -204,6 +212,7 @@ func (w *worker) take() {
 	if n.evictSet {
 		w.eviction = n.eviction
 	}
+	w.leaving = w.leaving || n.leave
 	if n.orphaned {
 		w.pod = orphan(w.pod, w.m.deps.Now())
 	}
