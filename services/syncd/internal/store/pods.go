@@ -154,7 +154,7 @@ func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodR
 		if err != nil {
 			return unavailable(fault.New(fault.Unavailable, "%w", err))
 		}
-		if again && s.has(rec.GetUid(), &rev) {
+		if (again || fresh) && s.has(rec.GetUid(), &rev) {
 			return nil // an attempt without an answer was stored all the same
 		}
 		if release == nil {
