@@ -87,7 +87,7 @@ var (
 	// Leases say which replica of a service works on which shard (package shard). They never expire by the server's
 	// clock: a replica's record goes when another one has seen it unrenewed for its TTL, compared and swapped.
 	Leases = BucketSpec[*podplanev1.LeaseRecord]{
-		Name: BucketLeases, Writers: each("{service}.{node}.*"),
+		Name: BucketLeases, Writers: divided("{service}.{node}.*"),
 		Readers:  append(AllServices(), ServiceCLI),
 		UIDToken: -1, Durable: true, MaxBytes: 8 * mib, MaxValueBytes: 4 * kib,
 		New: func() *podplanev1.LeaseRecord { return new(podplanev1.LeaseRecord) },
@@ -112,6 +112,13 @@ var (
 
 func only(service, pattern string) map[string][]string {
 	return map[string][]string{service: {pattern}}
+}
+
+// divided are the services whose replicas divide their work; any number of gateways do the same.
+func divided(pattern string) map[string][]string {
+	m := each(pattern)
+	delete(m, ServiceGateway)
+	return m
 }
 
 func each(pattern string) map[string][]string {
