@@ -13,10 +13,12 @@ import (
 type process struct{ name, service string }
 
 // processes are all that run, in the order in which they are started: the first of a service has its name, the others syncd-2, syncd-3.
-func (s *stack) processes() []process {
+func (s *stack) processes() []process { return processesOf(s.cfg.Replicas) }
+
+func processesOf(replicas map[string]int) []process {
 	var list []process
 	for _, service := range Services {
-		for i := range max(s.cfg.Replicas[service], 1) {
+		for i := range max(replicas[service], 1) {
 			name := service
 			if i > 0 {
 				name = fmt.Sprintf("%s-%d", service, i+1)
@@ -41,14 +43,14 @@ func (s *stack) summary() string {
 
 // notReady names the processes that are not ready yet, and why; empty: all are. A registration counts only if it is that
 // of the running child, not of one that ended a moment ago.
-func (s *stack) notReady(list []rest.Service) string {
+func notReady(list []rest.Service, processes []process, pids map[string]string) string {
 	byPID := make(map[string]rest.Service, len(list))
 	for _, sv := range list {
 		byPID[sv.Service+" "+sv.PID] = sv
 	}
 	var missing []string
-	for _, p := range s.processes() {
-		sv, registered := byPID[p.service+" "+s.pid(p.name)]
+	for _, p := range processes {
+		sv, registered := byPID[p.service+" "+pids[p.name]]
 		switch {
 		case !registered:
 			missing = append(missing, p.name+": not registered yet")
@@ -61,10 +63,13 @@ func (s *stack) notReady(list []rest.Service) string {
 	return strings.Join(missing, "; ")
 }
 
-func (s *stack) pid(name string) string {
-	data, err := os.ReadFile(filepath.Join(s.cfg.RunDir, name+".pid"))
-	if err != nil {
-		return ""
+// pids are the processes' ids, by name.
+func (s *stack) pids() map[string]string {
+	pids := map[string]string{}
+	for _, p := range s.processes() {
+		if data, err := os.ReadFile(filepath.Join(s.cfg.RunDir, p.name+".pid")); err == nil {
+			pids[p.name] = strings.TrimSpace(string(data))
+		}
 	}
-	return strings.TrimSpace(string(data))
+	return pids
 }

@@ -46,7 +46,7 @@ func TestPortsAreFilledInOnce(t *testing.T) {
 		t.Errorf("ports: %s, %s", c.Listen, c.NATSListen)
 	}
 	again, err := c.withPorts()
-	if err != nil || again != c {
+	if err != nil || again.Listen != c.Listen || again.NATSListen != c.NATSListen {
 		t.Errorf("withPorts changed %+v to %+v, %v", c, again, err)
 	}
 }
@@ -54,21 +54,25 @@ func TestPortsAreFilledInOnce(t *testing.T) {
 func TestNotReadyCountsOnlyTheRunningChildren(t *testing.T) {
 	pids := map[string]string{}
 	var all []rest.Service
-	for i, name := range Services {
-		pid := string(rune('1' + i))
-		pids[name] = pid
-		all = append(all, rest.Service{Service: name, PID: pid, Ready: true})
+	processes := processesOf(map[string]int{"prober": 3})
+	if len(processes) != len(Services)+2 {
+		t.Errorf("three of prober: %v", processes)
 	}
-	if got := notReady(all, pids); got != "" {
+	for i, p := range processes {
+		pid := string(rune('1' + i))
+		pids[p.name] = pid
+		all = append(all, rest.Service{Service: p.service, PID: pid, Ready: true})
+	}
+	if got := notReady(all, processes, pids); got != "" {
 		t.Errorf("all ready, but: %s", got)
 	}
 	old := append([]rest.Service{}, all...)
 	old[1].PID = "99"
-	if got := notReady(old, pids); got != "pleg: not registered yet" {
+	if got := notReady(old, processes, pids); got != "pleg: not registered yet" {
 		t.Errorf("with the registration of an ended pleg: %q", got)
 	}
 	old = append(old, rest.Service{Service: "pleg", PID: pids["pleg"], Message: "runtime: away"})
-	if got := notReady(old, pids); got != "pleg: runtime: away" {
+	if got := notReady(old, processes, pids); got != "pleg: runtime: away" {
 		t.Errorf("with a pleg that says why: %q", got)
 	}
 }
@@ -94,5 +98,25 @@ func TestOneUpPerRunDirectory(t *testing.T) {
 	}
 	if was, err := stopRunning(t.Context(), filepath.Join(dir, "nowhere")); err != nil || was {
 		t.Errorf("stopRunning where nothing runs: %v, %v", was, err)
+	}
+}
+
+func TestReplicasAreValidated(t *testing.T) {
+	for _, tc := range []struct {
+		replicas map[string]int
+		want     string
+	}{
+		{map[string]int{"prober": 3, "syncd": 2, "gateway": 1}, ""},
+		{map[string]int{"probe": 2}, "no such service"},
+		{map[string]int{"gateway": 2}, "one address has one gateway"},
+		{map[string]int{"pleg": 0}, "want 1 to"},
+		{map[string]int{"pleg": 17}, "want 1 to"},
+	} {
+		c := Default()
+		c.Replicas = tc.replicas
+		err := c.Validate()
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%v: %v, want %q", tc.replicas, err, tc.want)
+		}
 	}
 }
