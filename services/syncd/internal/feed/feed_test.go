@@ -14,6 +14,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/bus/bustest"
+	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
@@ -185,6 +186,16 @@ func TestStatusIsStored(t *testing.T) {
 	}
 	e := &echo{got: make(map[string]uint64)}
 	s := feed.NewStatus(bucket, node, e, slog.New(slog.DiscardHandler))
+	for _, uid := range []string{"u1", "u2"} {
+		if err := s.Take(t.Context(), shard.Of(uid), func() bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := "lost"
+	for i := 0; shard.Of(lost) == shard.Of("u1") || shard.Of(lost) == shard.Of("u2"); i++ {
+		lost = fmt.Sprintf("lost-%d", i)
+	}
+	s.Set(&podplanev1.StatusRecord{Uid: lost}) // of a shard that is not held
 	s.Set(&podplanev1.StatusRecord{Uid: "u1", SandboxId: "old"})
 	s.Set(&podplanev1.StatusRecord{Uid: "u1", SandboxId: "new"})
 	s.Set(&podplanev1.StatusRecord{Uid: "u2"})

@@ -30,6 +30,10 @@ func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64, fresh bool) {
 		s.mu.Unlock()
 		return
 	}
+	if _, ours := s.minted[uid]; ours {
+		fresh = true // the watch was faster than the acknowledgement
+		delete(s.minted, uid)
+	}
 	s.byUID[uid] = &podEntry{rec: rec, pod: pod, rev: rev}
 	s.names[nsName{pod.Namespace, pod.Name}] = uid
 	s.show(uid)

@@ -84,6 +84,16 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		return dry(podObject(rec, pod, nil)), nil
 	}
 	_, known := s.Pod(rec.GetUid())
+	if fresh {
+		s.mu.Lock()
+		s.minted[rec.GetUid()] = struct{}{}
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.minted, rec.GetUid())
+		}()
+	}
 	err = s.admit(ctx, pod, rec, fresh)
 	if !fresh && !known && fault.Is(err, fault.AlreadyExists) {
 		// An earlier attempt under this UID was stored without an answer: it is the pod that is wanted.

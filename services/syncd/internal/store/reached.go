@@ -30,12 +30,6 @@ func (r reached) set(rev uint64) {
 	r.changed = make(chan struct{})
 }
 
-func (r reached) get() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.rev
-}
-
 func (r reached) wait(ctx context.Context, rev uint64) error {
 	for {
 		r.mu.Lock()

@@ -100,6 +100,7 @@ type Store struct {
 	statuses  map[string]statusEntry
 	gone      tombs[string]
 	noStatus  tombs[string]
+	minted    map[string]struct{} // UIDs that were made here and are being stored
 	abandoned map[string]struct{} // UIDs whose creation failed without an answer
 	objectsBy map[objectKey]*objectEntry
 	objGone   tombs[objectKey]
@@ -132,7 +133,7 @@ func New(pods Bucket[*podplanev1.PodRecord], status Bucket[*podplanev1.StatusRec
 		opts: opts, pods: pods, status: status, objects: objects,
 		subs: make(map[int]func(PodChange)), objSub: make(map[int]func(ObjectChange)),
 		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]*v1.Pod),
-		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), abandoned: make(map[string]struct{}),
+		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), minted: make(map[string]struct{}), abandoned: make(map[string]struct{}),
 		objectsBy: make(map[objectKey]*objectEntry), objGone: newTombs[objectKey](),
 		atPods: newReached(), atStat: newReached(),
 		podTable: watchcache.New(opts.Limits), configMaps: watchcache.New(opts.Limits), secrets: watchcache.New(opts.Limits),
