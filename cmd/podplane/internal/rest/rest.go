@@ -90,6 +90,9 @@ func (e *StatusError) Error() string {
 // IsNotFound says whether err is a 404 of the API.
 func IsNotFound(err error) bool { return hasCode(err, http.StatusNotFound) }
 
+// IsForbidden says whether err is a refusal of something that the caller, or anybody, may not do.
+func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
+
 // IsAlreadyExists says whether err says that a name is taken.
 func IsAlreadyExists(err error) bool { return hasCode(err, http.StatusConflict) }
 
