@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 		{name: "bad flag", args: []string{"--limits-pods=x"}, want: "limits-pods"},
 		{name: "embedded validation once", file: "timeout: -1s\n", want: `"syncd" is invalid: timeout: Invalid value: must be more than 0s`},
 		{name: "duration as a number", file: "timeout: 5\n", want: "timeout: must be a duration"},
-		{name: "validation", file: "limits: {pods: 0}\n", want: "limits.pods: Invalid value: must be at least 1"},
+		{name: "validation", file: "limits: {pods: 0}\n", want: "limits.pods: Invalid value: 0: must be at least 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := load(t, defaults(), c.file, c.env, c.args)

@@ -56,7 +56,7 @@ func TestCommandLine(t *testing.T) {
 		{"print masks", []string{"--print-config", "--node=n1"}, daemon.ExitOK, `token: '********'`, ""},
 		{"print fills in", []string{"--print-config", "--node=n1"}, daemon.ExitOK, "node: n1", ""},
 		{"version", []string{"--version"}, daemon.ExitOK, "testd version dev", ""},
-		{"own rule", []string{"--size=-1"}, daemon.ExitUsage, "", "testd: configuration \"testd\" is invalid: size: Invalid value: must not be negative"},
+		{"own rule", []string{"--size=-1"}, daemon.ExitUsage, "", "testd: configuration \"testd\" is invalid: size: Invalid value: -1: must not be negative"},
 		{"log level", []string{"--log-level=loud", "--check-config"}, daemon.ExitUsage, "", `logLevel: Unsupported value: "loud": supported values: "debug", "info", "warn", "error"`},
 		{"log format", []string{"--log-format=xml", "--check-config"}, daemon.ExitUsage, "", `logFormat: Unsupported value: "xml"`},
 		{"common rule", []string{"--http-listen=0.0.0.0:80"}, daemon.ExitUsage, "", "httpListen: Invalid value: must be a loopback address"},

@@ -44,15 +44,17 @@ func TestInvalidateNamesFieldsWithoutValues(t *testing.T) {
 		field.Required(field.NewPath("spec", "containers").Index(0).Child("name"), ""),
 		field.Invalid(field.NewPath("spec", "x"), "s3cret", "must be short"),
 		field.NotSupported(field.NewPath("spec", "restartPolicy"), "Often", []string{"Always", "Never"}),
+		field.Invalid(field.NewPath("spec", "port"), 99999, "must be a port"),
+		field.NotFound(field.NewPath("spec", "mount"), "data"),
 	}
 	err := fault.Invalidate(fault.Object{Resource: "Pod", Name: "a"}, list)
 	want := `Pod "a" is invalid: [spec.containers[0].name: Required value, spec.x: Invalid value: must be short, ` +
-		`spec.restartPolicy: Unsupported value: "Often": supported values: "Always", "Never"]`
+		`spec.restartPolicy: Unsupported value: "Often": supported values: "Always", "Never", spec.port: Invalid value: 99999: must be a port, spec.mount: Not found: "data"]`
 	if err.Error() != want {
 		t.Errorf("got  %s\nwant %s", err, want)
 	}
 	s := fault.ToStatus(fmt.Errorf("create: %w", err))
-	if s.Code != 422 || s.Reason != metav1.StatusReasonInvalid || len(s.Details.Causes) != 3 {
+	if s.Code != 422 || s.Reason != metav1.StatusReasonInvalid || len(s.Details.Causes) != 5 {
 		t.Fatalf("status %+v", s)
 	}
 	if c := s.Details.Causes[0]; c.Field != "spec.containers[0].name" || c.Type != metav1.CauseTypeFieldValueRequired {

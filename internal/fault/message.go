@@ -56,11 +56,17 @@ func (f FieldError) String() string {
 	return f.Path + ": " + f.Detail
 }
 
-// detailOf is field.Error's body without the value, except for kinds of error whose value is a word of a fixed vocabulary or a name.
+// detailOf is field.Error's body without the value, except where the value is a number, a word of a fixed vocabulary or a name: other
+// values may be secret.
 func detailOf(e *field.Error) string {
 	switch e.Type {
-	case field.ErrorTypeNotSupported, field.ErrorTypeDuplicate:
+	case field.ErrorTypeNotSupported, field.ErrorTypeDuplicate, field.ErrorTypeNotFound:
 		return e.ErrorBody()
+	case field.ErrorTypeInvalid:
+		switch e.BadValue.(type) {
+		case int, int32, int64:
+			return e.ErrorBody()
+		}
 	}
 	if e.Detail == "" {
 		return e.Type.String()

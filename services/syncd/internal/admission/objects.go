@@ -39,7 +39,7 @@ func ConfigMap(m, old *v1.ConfigMap, namespace string) error {
 		total += len(m.BinaryData[k])
 	}
 	if total > maxData {
-		list = append(list, field.TooLong(field.NewPath(""), "", maxData))
+		list = append(list, field.TooLong(field.NewPath("data"), "", maxData))
 	}
 	if old != nil && old.Immutable != nil && *old.Immutable {
 		list = append(list, frozen(m.Immutable, apiequality.Semantic.DeepEqual(m.Data, old.Data) && apiequality.Semantic.DeepEqual(m.BinaryData, old.BinaryData))...)
