@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,6 +51,8 @@ type caller struct {
 	rpc   string // the gRPC method that the request is allowed to call
 	why   string // it was refused
 	begin time.Time
+	// unheard keeps a stranger who is told to wait out of the audit log, which would otherwise be pushed out of its bounds by one.
+	unheard bool
 }
 
 func callerOf(ctx context.Context) *caller {
@@ -75,7 +78,11 @@ func audited(log *audit.Log) func(http.Handler) http.Handler {
 			}
 			c := callerOf(r.Context())
 			sent := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
-			defer func() { log.Write(c.entry(r, "answered", sent.Status())) }()
+			defer func() {
+				if !c.unheard {
+					log.Write(c.entry(r, "answered", sent.Status()))
+				}
+			}()
 			next.ServeHTTP(sent, r)
 		})
 	}
@@ -116,6 +123,7 @@ func authenticated(a *access.Access) func(http.Handler) http.Handler {
 			}
 			w.Header().Set("Connection", "close") // a stranger's body is not read
 			if wait := failures.Take(address(r), time.Now()); wait > 0 {
+				c.unheard = true
 				c.refuse(w, tooMany(wait, "too many failed attempts to authenticate from "+address(r)))
 				return
 			}
@@ -210,11 +218,13 @@ func guardRoute(g Guard, rpcs map[route]string) func(http.Handler) http.Handler 
 			if g.Audit != nil {
 				g.Audit.Write(c.entry(r, "started", 0))
 			}
+			// Later steps change the headers while recheck reads: it has what was shown for itself.
+			shown := &http.Request{Header: http.Header{"Authorization": slices.Clone(r.Header.Values("Authorization"))}, TLS: r.TLS}
 			ctx, cancel := context.WithCancelCause(r.Context())
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				recheck(ctx, cancel, g.Access, r, c.wants)
+				recheck(ctx, cancel, g.Access, shown, c.wants)
 			}()
 			defer func() { cancel(nil); <-done }()
 			next.ServeHTTP(w, r.WithContext(ctx))
@@ -223,7 +233,7 @@ func guardRoute(g Guard, rpcs map[route]string) func(http.Handler) http.Handler 
 }
 
 // recheck ends a stream when its reader is no longer known or no longer allowed.
-func recheck(ctx context.Context, cancel context.CancelCauseFunc, a *access.Access, r *http.Request, wants access.Attributes) {
+func recheck(ctx context.Context, cancel context.CancelCauseFunc, a *access.Access, shown *http.Request, wants access.Attributes) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
 	for {
@@ -232,7 +242,7 @@ func recheck(ctx context.Context, cancel context.CancelCauseFunc, a *access.Acce
 			return
 		case <-tick.C:
 		}
-		id, err := a.Authenticate(r)
+		id, err := a.Authenticate(shown)
 		if err == nil {
 			err = a.Authorize(id, wants)
 		}

@@ -309,6 +309,9 @@ func TestStrangersAreSlowedAndLockNobodyOut(t *testing.T) {
 	if w := do(t, d, "GET", "/version", "", "Authorization", d.alice); w.Code != 200 {
 		t.Errorf("alice at the same address: %d", w.Code)
 	}
+	if n := len(d.entries(t)); n != codes[401]+1 {
+		t.Errorf("%d lines in the audit log of %d failures and alice", n, codes[401])
+	}
 }
 
 // TestStreamEndsWithTheToken follows pods with a token that is revoked meanwhile.
