@@ -60,6 +60,10 @@ test-unit: test-host ## Run the tests of all modules but test/
 test-e2e: test-host ## Run the end-to-end tests
 	@go test -race -count 1 -timeout $(E2E_TIMEOUT) $(E2E)
 
+.PHONY: test-compose
+test-compose: ## Run the tests of deploy/ with a real Docker and Compose of their own (root; the first run takes some minutes more)
+	@test/compose/run.sh
+
 .PHONY: test-host
 test-host: packages-test build runtime images
 	@[ "$$(id -u)" = 0 ] || { echo "the tests run containers: run them as root" >&2; exit 1; }

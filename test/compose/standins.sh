@@ -25,10 +25,11 @@ stamped() { # name dependency command...
   echo "made $name in $((SECONDS - started)) s"
 }
 
+packages=ca-certificates,iptables,iproute2,gcc,libc6-dev,libseccomp-dev,pkg-config,busybox-static,git
+
 base() {
   rm -rf "$out/rootfs"
-  debootstrap --variant=minbase --include=ca-certificates,iptables,iproute2,gcc,libc6-dev,libseccomp-dev,pkg-config,busybox-static,git \
-    bookworm "$out/rootfs" http://deb.debian.org/debian > "$out/debootstrap.log" || { tail -n 20 "$out/debootstrap.log" >&2; return 1; }
+  debootstrap --variant=minbase --include=$packages bookworm "$out/rootfs" http://deb.debian.org/debian > "$out/debootstrap.log" || { tail -n 20 "$out/debootstrap.log" >&2; return 1; }
   tar -C "$out/rootfs" -cf "$out/base.tar" .
   rm -rf "$out/rootfs"
 }
@@ -48,16 +49,22 @@ caches() {
   GOPROXY=file://$(GOMODCACHE='' go env GOMODCACHE)/cache/download,$(go env GOPROXY)
   export GOFLAGS=-modcacherw
   local copy=$out/src
+  local goroot
+  goroot=$(go env GOROOT)
   rm -rf "$copy"
   mkdir -p "$copy"
   (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$copy")
   (cd "$copy" && tools/build.sh cni runc containerd && tools/images.sh &&
     CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go build -ldflags "-s -w" -o /dev/null ./cmd/podplane)
-  rm -rf "$copy" "$out/go/mod/cache/vcs"
+  rm -rf "$copy"
+  cp --reflink=auto "$out/base.tar" "$out/golang.tar"
+  tar -rf "$out/golang.tar" --owner=0 --group=0 -C / --transform="s,^${goroot#/},usr/local/go," "${goroot#/}"
+  tar -rf "$out/golang.tar" --owner=0 --group=0 -C "$out" --transform='s,^go/cache,root/.cache/go-build,;s,^go/mod,go/pkg/mod,' \
+    --exclude=go/mod/cache/download/sumdb go/cache go/mod
 }
 
 build() {
-  stamped base "$(sha256sum "${BASH_SOURCE[0]}")" base
+  stamped base "bookworm $packages" base
   stamped programs "$(cat "$root"/tools/{compose,nats,jaeger}/go.sum | sha256sum)" programs
   stamped caches "$(cat "$root"/tools/{cni,runc,containerd}/go.sum "$root"/cmd/podplane/go.sum <(go version) | sha256sum)" caches
 }
@@ -80,11 +87,9 @@ load() {
   layered "$(image nats)" $'COPY nats-server /usr/local/bin/nats-server\nRUN ln -s /bin/busybox /usr/local/bin/wget\nENTRYPOINT ["nats-server"]' "$out/bin/nats-server"
   layered "$(image jaegertracing/all-in-one)" $'COPY all-in-one /go/bin/all-in-one-linux\nRUN ln -s /bin/busybox /usr/local/bin/wget\nENTRYPOINT ["/go/bin/all-in-one-linux"]' "$root/.local/bin/all-in-one"
   layered "$(image prom/prometheus)" $'COPY prometheus /bin/prometheus\nRUN ln -s /bin/busybox /usr/local/bin/wget && mkdir /prometheus && chown 65534 /prometheus\nUSER 65534\nENTRYPOINT ["/bin/prometheus"]' /usr/bin/prometheus
-  # Last, as it is the largest: the toolchain with what has been compiled already.
-  (cd / && tar -c --owner=0 --group=0 usr/local/go -C "$out" --transform='s,^go/cache,root/.cache/go-build,;s,^go/mod,go/pkg/mod,' go/cache go/mod) |
-    "${docker[@]}" import - podplane-test-go >/dev/null
-  printf 'FROM podplane-test-go AS go\nFROM podplane-test-base\nCOPY --from=go / /\nENV GOPATH=/go GOTOOLCHAIN=local PATH=/go/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n' |
-    DOCKER_BUILDKIT=0 "${docker[@]}" build -q -t "$(image golang)" - >/dev/null
+  # The largest: the toolchain with what has been compiled already.
+  "${docker[@]}" import -c "ENV GOPATH=/go GOTOOLCHAIN=local GOFLAGS=-modcacherw PATH=/go/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    "$out/golang.tar" "$(image golang)" >/dev/null
 }
 
 "$@"

@@ -1,5 +1,5 @@
 // Package incontainer has the commands that only the containers of deploy/ need: the runtime, what the containers share, keys and
-// health checks. docs/decisions/0009 tells why they are cut as they are.
+// health checks. docs/decisions/0011 tells why they are cut as they are.
 //
 // What runs where: the container "sandbox" holds a network and a process namespace and does nothing else, so that it has no reason to
 // die. "runtime" runs containerd in them; pods are on a bridge in that network namespace and in cgroups of their own. "prober" shares the
