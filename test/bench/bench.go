@@ -12,7 +12,7 @@ import (
 	"github.com/podplane/podplane/test/harness"
 )
 
-// podCounts are how many pods are started at once.
+// podCounts are how many pods are started at once, unless -pods says otherwise.
 var podCounts = []int{1, 10, 30}
 
 // restPods is with how many pods memory and CPU at rest are measured.
@@ -33,12 +33,9 @@ func (b *bench) all(ctx context.Context) error {
 	if err := b.atRest(ctx, 0); err != nil {
 		return err
 	}
-	for _, n := range podCounts {
-		if err := b.starts(ctx, n); err != nil {
-			return fmt.Errorf("start of %d pods: %w", n, err)
-		}
+	if err := b.allStarts(ctx); err != nil {
+		return err
 	}
-	b.report.ApplyTo201 = summarize(b.posts)
 	if err := b.exits(ctx); err != nil {
 		return fmt.Errorf("exits: %w", err)
 	}
@@ -49,6 +46,16 @@ func (b *bench) all(ctx context.Context) error {
 		return err
 	}
 	return b.subject.remove(ctx)
+}
+
+func (b *bench) allStarts(ctx context.Context) error {
+	for _, n := range b.o.pods {
+		if err := b.starts(ctx, n); err != nil {
+			return fmt.Errorf("start of %d pods: %w", n, err)
+		}
+	}
+	b.report.ApplyTo201 = summarize(b.posts)
+	return nil
 }
 
 // starts compares the start of n pods with the floor, in turn.

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,14 +31,19 @@ type options struct {
 	rounds int
 	exits  int
 	rest   time.Duration
+	pods   []int
 }
 
 func main() {
-	var o options
+	o := options{pods: podCounts}
 	flag.StringVar(&o.out, "out", "bench.json", "where to write the figures as JSON")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of floor and Podplane in turn")
 	flag.IntVar(&o.exits, "exits", 30, "containers whose exit is measured")
 	flag.DurationVar(&o.rest, "rest", time.Minute, "how long CPU time at rest is measured")
+	flag.Func("pods", "how many pods are started at once, such as 1,10,30 (the default)", func(v string) (err error) {
+		o.pods, err = parseCounts(v)
+		return err
+	})
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -135,6 +142,19 @@ func coldStarts(ctx context.Context, stack *harness.Stack) ([]float64, error) {
 		if err := stack.Stop(ctx); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// parseCounts reads numbers separated by commas.
+func parseCounts(v string) ([]int, error) {
+	var out []int
+	for _, f := range strings.Split(v, ",") {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q: want numbers from 1 up, separated by commas", v)
+		}
+		out = append(out, n)
 	}
 	return out, nil
 }
