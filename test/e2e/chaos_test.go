@@ -119,7 +119,7 @@ func moment(ctx context.Context, t *testing.T, s *harness.Stack, rnd *rand.Rand,
 
 // startAndStop is what a pod's own start and end may take on a slow host, on
 // top of the time to come back.
-const startAndStop = 15 * time.Second
+const startAndStop = 5 * time.Second
 
 func kill(ctx context.Context, s *harness.Stack, victim string) error {
 	if victim != "all" {

@@ -111,7 +111,9 @@ func (e *Executor) EnsureImage(ctx context.Context, p *v1.Pod, container string)
 	return e.images.Ensure(ctx, p, c)
 }
 
-// StartContainer creates and starts a container, or starts one that was created before.
+// StartContainer creates and starts a container, or starts one that was created before. Once the runtime was asked to start it, the
+// answer is waited for even when ctx ends, bounded by the call's own deadline: a start that is cancelled half-way can leave containerd
+// with a task that it neither lists nor removes.
 func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (pod.Container, error) {
 	id := r.ID
 	if id == "" {
@@ -121,6 +123,10 @@ func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (p
 		}
 		e.events.PodEvent(r.Pod, r.Container, v1.EventTypeNormal, "Created", "Container created")
 	}
+	if err := ctx.Err(); err != nil {
+		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
+	}
+	ctx = context.WithoutCancel(ctx)
 	if err := e.cri.StartContainer(ctx, id); err != nil {
 		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}

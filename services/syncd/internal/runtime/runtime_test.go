@@ -2,6 +2,7 @@ package runtime_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -306,6 +308,41 @@ func TestContainer(t *testing.T) {
 			t.Errorf("%s is left: %v", left, err)
 		}
 	}
+}
+
+// TestStartIsNotCancelledHalfWay ends the context while the runtime starts the container: the answer is waited for.
+func TestStartIsNotCancelledHalfWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		p := newPod()
+		s, err := n.exec.CreateSandbox(t.Context(), p, 0, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := n.exec.EnsureImage(t.Context(), p, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := n.cri.Hang("start_container", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		var c pod.Container
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			c, err = n.exec.StartContainer(ctx, worker.StartRequest{Pod: p, Container: "c", Sandbox: s, Image: image})
+			done <- err
+		}()
+		synctest.Wait() // the call hangs in the runtime
+		cancel()
+		synctest.Wait()
+		release()
+		if err := <-done; err != nil || c.State != pod.ContainerRunning {
+			t.Errorf("after the cancellation: %+v, %v; want the container that runs", c, err)
+		}
+		if _, err := n.exec.StartContainer(ctx, worker.StartRequest{Pod: p, Container: "c", ID: c.ID, Sandbox: s, Image: image}); !errors.Is(err, context.Canceled) {
+			t.Errorf("a start that has not begun yet: %v, want it cancelled", err)
+		}
+	})
 }
 
 func TestCleanupStopsAtWhatIsNotItsOwn(t *testing.T) {
