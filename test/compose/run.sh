@@ -46,6 +46,8 @@ cleanup() {
   fi
   # Whatever a killed container left is in cgroups of its own.
   find /sys/fs/cgroup -depth -type d -path "*/podplane-test-$id*" -exec rmdir {} + 2>/dev/null
+  # dockerd leaves its own empty ones; those in use stay.
+  find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d -name docker -exec rmdir {} + 2>/dev/null
   rules remove 2>/dev/null
   ip link delete "$name" 2>/dev/null
   ip netns delete "$name" 2>/dev/null
