@@ -259,16 +259,19 @@ func deleteUntilTaken(ctx context.Context, s *harness.Stack, namespace, name str
 	}
 }
 
-// startedOnce reads in the journal that one container of a pod was started and died, once.
+// startedOnce reads in the journal that one container of a pod was started and died, once. A container whose start was cut off by the
+// end of the process that asked for it never ran: it has an end, but no start.
 func startedOnce(ctx context.Context, s *harness.Stack, name, uid string) error {
 	for {
 		list, err := lifecycle(ctx, s, uid)
 		started, died := 0, 0
+		ran := map[string]bool{}
 		for _, e := range list {
-			switch e.Type {
-			case "LIFECYCLE_TYPE_CONTAINER_STARTED":
+			switch {
+			case e.Type == "LIFECYCLE_TYPE_CONTAINER_STARTED":
 				started++
-			case "LIFECYCLE_TYPE_CONTAINER_DIED":
+				ran[e.ContainerID] = true
+			case e.Type == "LIFECYCLE_TYPE_CONTAINER_DIED" && ran[e.ContainerID]:
 				died++
 			}
 		}
