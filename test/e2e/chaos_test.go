@@ -68,6 +68,8 @@ func TestKillAtRandomMoments(t *testing.T) {
 // its deletion, and waits until the pod is Ready or gone. It returns how long
 // that took after what was killed had returned.
 func moment(ctx context.Context, t *testing.T, s *harness.Stack, rnd *rand.Rand, m int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, momentTimeout)
+	defer cancel()
 	name := fmt.Sprintf("m-%d", m)
 	victim := append([]string{"nats", "all"}, harness.Services...)[rnd.IntN(2+len(harness.Services))]
 	inDeletion := rnd.IntN(2) == 0
@@ -116,6 +118,10 @@ func moment(ctx context.Context, t *testing.T, s *harness.Stack, rnd *rand.Rand,
 	}
 	return took, nil
 }
+
+// momentTimeout ends a moment that does not converge at all, with a message that
+// says what was killed and what the pod waits for.
+const momentTimeout = time.Minute
 
 // startAndStop is what a pod's own start and end may take on a slow host, on
 // top of the time to come back.
