@@ -27,11 +27,16 @@ type bench struct {
 	floor   *floor
 	subject *subject
 	posts   []float64
+	// runtimePID is the container runtime's process.
+	runtimePID int
 }
 
 func (b *bench) all(ctx context.Context) error {
 	if err := b.atRest(ctx, 0); err != nil {
 		return err
+	}
+	if err := b.record(ctx); err != nil {
+		return fmt.Errorf("record the requests of a pod: %w", err)
 	}
 	if err := b.allStarts(ctx); err != nil {
 		return err
@@ -43,6 +48,26 @@ func (b *bench) all(ctx context.Context) error {
 		return err
 	}
 	if err := b.atRest(ctx, restPods); err != nil {
+		return err
+	}
+	return b.subject.remove(ctx)
+}
+
+// record starts a pod and notes what Podplane asks the runtime for it: the floor asks for the same.
+func (b *bench) record(ctx context.Context) error {
+	if _, _, err := b.subject.start(ctx, 1); err != nil {
+		return err
+	}
+	w, err := b.subject.watch(ctx, fmt.Sprintf("run=%d", b.subject.run))
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	ids, err := w.waitRunning(1)
+	if err != nil {
+		return err
+	}
+	if b.floor.requests, err = recordRequests(ctx, b.floor.runtime, ids[0]); err != nil {
 		return err
 	}
 	return b.subject.remove(ctx)
@@ -65,12 +90,25 @@ func (b *bench) starts(ctx context.Context, n int) error {
 		return err
 	}
 	var floors, subjects []float64
+	work := StartCPU{Floor: map[string]float64{}, Podplane: map[string]float64{}}
 	for round := range b.o.rounds {
-		f, err := b.floorOnce(ctx, n, parallel)
+		var f, took time.Duration
+		var posts []time.Duration
+		var pods []*floorPod
+		err := b.account(work.Floor, n, func() (err error) {
+			f, pods, err = b.floor.start(ctx, n, parallel)
+			return err
+		})
+		if rerr := b.floor.remove(context.WithoutCancel(ctx), pods); err == nil {
+			err = rerr
+		}
 		if err != nil {
 			return err
 		}
-		took, posts, err := b.subject.start(ctx, n)
+		err = b.account(work.Podplane, n, func() (err error) {
+			took, posts, err = b.subject.start(ctx, n)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -85,8 +123,42 @@ func (b *bench) starts(ctx context.Context, n int) error {
 	}
 	b.report.Starts = append(b.report.Starts, Start{
 		Pods: n, FloorParallelism: parallel, Floor: summarize(floors), Podplane: summarize(subjects),
-		Ratio: summarize(ratios(subjects, floors)),
+		Ratio: summarize(ratios(subjects, floors)), CPU: work,
 	})
+	return nil
+}
+
+// account adds the CPU time that each process, and the whole host, used while do ran, in ms a pod and round.
+func (b *bench) account(sum map[string]float64, pods int, do func() error) error {
+	pids, err := b.pids()
+	if err != nil {
+		return err
+	}
+	pids["runtime"], pids["bench"] = b.runtimePID, os.Getpid()
+	before, err := cpuTimes(pids)
+	if err != nil {
+		return err
+	}
+	host, err := hostCPU()
+	if err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	after, err := cpuTimes(pids)
+	if err != nil {
+		return err
+	}
+	hostAfter, err := hostCPU()
+	if err != nil {
+		return err
+	}
+	each := func(d time.Duration) float64 { return milliseconds(d) / float64(pods*b.o.rounds) }
+	for name := range pids {
+		sum[name] += each(after[name] - before[name])
+	}
+	sum["host"] += each(hostAfter - host)
 	return nil
 }
 

@@ -2,42 +2,39 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/podplane/podplane/internal/cri"
-	"github.com/podplane/podplane/internal/pod"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// floor drives the bare CRI calls that a pod needs, and nothing else.
+// floor makes the CRI calls that a pod needs, with the requests that Podplane
+// makes, and nothing else: no agent can be faster.
 type floor struct {
-	cri        *cri.Client
-	image      string
-	logs       string
-	cgroupRoot string
+	runtime  runtimeapi.RuntimeServiceClient
+	requests *requests
 }
 
 type floorPod struct {
 	sandbox    string
-	config     *cri.SandboxConfig
+	config     *runtimeapi.PodSandboxConfig
+	container  *runtimeapi.ContainerConfig
 	containers []string
+	dirs       []string // to remove with the pod
 }
 
 // start starts n pods, at most parallel at a time, and returns how long it
 // took until the last container had started, by the runtime's own clock.
 func (f *floor) start(ctx context.Context, n, parallel int) (took time.Duration, pods []*floorPod, err error) {
-	pods = make([]*floorPod, n)
-	for i := range pods {
-		pods[i] = f.newPod(i)
-		if err := os.MkdirAll(filepath.Join(pods[i].config.LogDirectory, "app"), 0o755); err != nil {
+	for i := range n {
+		p, err := f.requests.forPod(i)
+		if err != nil {
 			return 0, pods, err
 		}
+		pods = append(pods, p)
 	}
 	began := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
@@ -52,46 +49,41 @@ func (f *floor) start(ctx context.Context, n, parallel int) (took time.Duration,
 	return last.Sub(began), pods, err
 }
 
-func (f *floor) newPod(i int) *floorPod {
-	uid := uuid.NewString()
-	return &floorPod{config: &cri.SandboxConfig{
-		Name: fmt.Sprintf("floor-%d", i), Namespace: "bench", UID: uid, Hostname: fmt.Sprintf("floor-%d", i),
-		LogDirectory: filepath.Join(f.logs, uid), CgroupParent: filepath.Join(f.cgroupRoot, "floor", "pod"+uid),
-		Labels: map[string]string{pod.LabelPodUID: uid},
-	}}
-}
-
 func (f *floor) startPod(ctx context.Context, p *floorPod) error {
-	id, err := f.cri.RunSandbox(ctx, p.config)
+	r, err := f.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.config})
 	if err != nil {
 		return err
 	}
-	p.sandbox = id
+	p.sandbox = r.GetPodSandboxId()
 	return f.startContainer(ctx, p, 0)
 }
 
 func (f *floor) startContainer(ctx context.Context, p *floorPod, attempt uint32) error {
-	id, err := f.cri.CreateContainer(ctx, p.sandbox, &cri.ContainerConfig{
-		Name: "app", Attempt: attempt, Image: cri.ImageSpec{Image: f.image}, Args: []string{"sleep", "forever"},
-		LogPath: fmt.Sprintf("app/%d.log", attempt), Labels: map[string]string{pod.LabelPodUID: p.config.UID},
-	}, p.config)
+	p.container.Metadata.Attempt = attempt
+	r, err := f.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandbox, Config: p.container, SandboxConfig: p.config})
 	if err != nil {
 		return err
 	}
-	p.containers = append(p.containers, id)
-	return f.cri.StartContainer(ctx, id)
+	p.containers = append(p.containers, r.GetContainerId())
+	_, err = f.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.GetContainerId()})
+	return err
+}
+
+func (f *floor) status(ctx context.Context, id string) (*runtimeapi.ContainerStatus, error) {
+	r, err := f.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	return r.GetStatus(), err
 }
 
 // lastStart is when the last container started.
 func (f *floor) lastStart(ctx context.Context, pods []*floorPod) (time.Time, error) {
 	var last time.Time
 	for _, p := range pods {
-		st, err := f.cri.ContainerStatus(ctx, p.containers[len(p.containers)-1])
+		st, err := f.status(ctx, p.containers[len(p.containers)-1])
 		if err != nil {
 			return last, err
 		}
-		if st.StartedAt.After(last) {
-			last = st.StartedAt
+		if at := time.Unix(0, st.GetStartedAt()); at.After(last) {
+			last = at
 		}
 	}
 	return last, nil
@@ -102,18 +94,18 @@ func (f *floor) lastStart(ctx context.Context, pods []*floorPod) (time.Time, err
 // of it, until the one that replaces it has started.
 func (f *floor) restart(ctx context.Context, p *floorPod, attempt uint32) (time.Duration, error) {
 	old := p.containers[len(p.containers)-1]
-	if err := f.cri.StopContainer(ctx, old, 0); err != nil {
+	if _, err := f.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: old}); err != nil {
 		return 0, err
 	}
 	if err := f.startContainer(ctx, p, attempt); err != nil {
 		return 0, err
 	}
-	ended, err := f.cri.ContainerStatus(ctx, old)
+	ended, err := f.status(ctx, old)
 	if err != nil {
 		return 0, err
 	}
-	next, err := f.cri.ContainerStatus(ctx, p.containers[len(p.containers)-1])
-	return next.StartedAt.Sub(ended.FinishedAt), err
+	next, err := f.status(ctx, p.containers[len(p.containers)-1])
+	return time.Duration(next.GetStartedAt() - ended.GetFinishedAt()), err
 }
 
 // remove removes what start made.
@@ -122,14 +114,16 @@ func (f *floor) remove(ctx context.Context, pods []*floorPod) error {
 	errs := make([]error, len(pods))
 	limit := make(chan struct{}, 4)
 	for i, p := range pods {
-		if p.sandbox == "" {
-			continue
-		}
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			errs[i] = f.cri.RemoveSandbox(ctx, p.sandbox)
-			removeCgroup(p.config.CgroupParent)
+			if p.sandbox != "" {
+				_, errs[i] = f.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+			}
+			removeCgroup(p.config.GetLinux().GetCgroupParent())
+			for _, dir := range p.dirs {
+				_ = os.RemoveAll(dir)
+			}
 		})
 	}
 	wg.Wait()

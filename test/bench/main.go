@@ -18,6 +18,10 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/hostruntime"
 	"github.com/podplane/podplane/test/harness"
@@ -80,15 +84,21 @@ func run(ctx context.Context, o options) (err error) {
 			err = perr
 		}
 	}()
-	return measure(ctx, o, dir, rt.Endpoint())
+	return measure(ctx, o, dir, rt)
 }
 
-func measure(ctx context.Context, o options, dir, endpoint string) (err error) {
+func measure(ctx context.Context, o options, dir string, rt *hostruntime.Runtime) (err error) {
+	endpoint := rt.Endpoint()
 	client, err := cri.Dial(ctx, endpoint, cri.Options{})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }()
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
 	cgroup := fmt.Sprintf("/podplane-bench-%d", os.Getpid())
 	stack, err := harness.New(harness.Options{
 		CRIEndpoint: endpoint, Node: "bench", Root: filepath.Join(dir, "podplane"), CgroupRoot: cgroup,
@@ -106,12 +116,14 @@ func measure(ctx context.Context, o options, dir, endpoint string) (err error) {
 		if cerr := stack.Close(cctx); cerr != nil && err == nil {
 			err = cerr
 		}
-		removeCgroup(filepath.Join(cgroup, "floor"))
+		for _, qos := range []string{"kubepods/besteffort", "kubepods/burstable", "kubepods"} {
+			removeCgroup(filepath.Join(cgroup, qos))
+		}
 		removeCgroup(cgroup)
 	}()
 	b := &bench{
-		o: o, report: newReport(version(ctx, stack)),
-		floor:   &floor{cri: client, image: hostruntime.DemoImage, logs: filepath.Join(dir, "floor-logs"), cgroupRoot: cgroup},
+		o: o, report: newReport(version(ctx, stack)), runtimePID: rt.PID(),
+		floor:   &floor{runtime: runtimeapi.NewRuntimeServiceClient(conn)},
 		subject: &subject{stack: stack, cri: client, image: hostruntime.DemoImage},
 	}
 	b.report.ColdStart = summarize(cold)

@@ -69,3 +69,27 @@ func cpuOf(pid int) (time.Duration, error) {
 	}
 	return time.Duration(ticks) * time.Second / userHZ, nil
 }
+
+// hostCPU reads how much CPU time all processes of the host have used.
+func hostCPU() (time.Duration, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	f := strings.Fields(line)
+	if len(f) < 8 || f[0] != "cpu" {
+		return 0, fmt.Errorf("unexpected form of /proc/stat: %q", line)
+	}
+	var ticks int64
+	for i, s := range f[1:8] { // user nice system idle iowait irq softirq
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("parse /proc/stat: %w", err)
+		}
+		if i != 3 && i != 4 {
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * time.Second / userHZ, nil
+}

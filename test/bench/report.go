@@ -40,7 +40,14 @@ type Start struct {
 	Floor            Summary `json:"floorMs"`
 	Podplane         Summary `json:"podplaneMs"`
 	// Ratio is of the pairs that ran in turn.
-	Ratio Summary `json:"ratio"`
+	Ratio Summary  `json:"ratio"`
+	CPU   StartCPU `json:"cpu"`
+}
+
+// StartCPU is the CPU time that a start cost each process, and "host" all of them together with what the runtime starts, in ms a pod.
+type StartCPU struct {
+	Floor    map[string]float64 `json:"floorMs"`
+	Podplane map[string]float64 `json:"podplaneMs"`
 }
 
 // Restart compares a restart with the bare create and start calls.
@@ -88,6 +95,13 @@ func (r *Report) print(w io.Writer) error {
 	for _, s := range r.Starts {
 		fmt.Fprintf(tw, "%d pods\t%.0f ms\t%d\t%.0f ms\t%.2f\t(%.2f .. %.2f)\n",
 			s.Pods, s.Floor.P50, s.FloorParallelism, s.Podplane.P50, s.Ratio.P50, s.Ratio.Min, s.Ratio.Max)
+	}
+	fmt.Fprintln(tw)
+	for _, s := range r.Starts {
+		fmt.Fprintf(tw, "CPU time of a pod's start, of %d\tfloor\tPodplane\n", s.Pods)
+		for _, name := range append([]string{"host", "runtime", "bench"}, processNames...) {
+			fmt.Fprintf(tw, "  %s\t%.1f ms\t%.1f ms\n", name, s.CPU.Floor[name], s.CPU.Podplane[name])
+		}
 	}
 	fmt.Fprintln(tw)
 	fmt.Fprintln(tw, "what\tp50\tp99\tn")
