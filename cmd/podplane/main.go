@@ -6,10 +6,12 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/podplane/podplane/cmd/podplane/internal/backup"
 	"github.com/podplane/podplane/cmd/podplane/internal/cli"
 	"github.com/podplane/podplane/cmd/podplane/internal/credentials"
 	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
@@ -51,7 +53,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 			cmd.AddCommand(c)
 		}
 	}
-	add("host", append(up.Commands(), credentials.Commands()...)...)
+	add("host", slices.Concat(up.Commands(), backup.Commands(), credentials.Commands())...)
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	add("container", incontainer.Commands()...)

@@ -55,6 +55,9 @@ const (
 	ConditionPIDPressure    = "PIDPressure"
 )
 
+// Schema is the version of the records that this Podplane writes (docs/decisions/0012).
+const Schema = 1
+
 // Headers of what travels on the bus, beside traceparent and tracestate.
 const (
 	// HeaderWriter names who wrote it: <service>/<instance>.
@@ -64,8 +67,6 @@ const (
 	// HeaderTraceParent and HeaderTraceState are the W3C trace context, in this spelling.
 	HeaderTraceParent = "traceparent"
 	HeaderTraceState  = "tracestate"
-
-	schemaVersion = "1"
 
 	headerMsgID        = "Nats-Msg-Id"
 	headerExpected     = "Nats-Expected-Last-Subject-Sequence"

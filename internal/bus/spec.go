@@ -78,6 +78,8 @@ type specInfo struct {
 	owners   []string
 	uidToken int
 	config   jetstream.StreamConfig
+	memory   bool // gone with the server
+	durable  bool // as declared
 }
 
 func (s BucketSpec[T]) info() specInfo {
@@ -112,7 +114,7 @@ func (s BucketSpec[T]) info() specInfo {
 	if s.Memory {
 		cfg.Storage = jetstream.MemoryStorage
 	}
-	return specInfo{kind: "bucket", name: s.Name, stream: cfg.Name, owners: owners, uidToken: s.UIDToken, config: cfg}
+	return specInfo{kind: "bucket", name: s.Name, stream: cfg.Name, owners: owners, uidToken: s.UIDToken, config: cfg, memory: s.Memory, durable: s.Durable}
 }
 
 func (s StreamSpec) info() specInfo {
@@ -136,7 +138,7 @@ func (s StreamSpec) info() specInfo {
 		Duplicates:        s.Duplicates,
 		Storage:           jetstream.FileStorage,
 	}
-	return specInfo{kind: "stream", name: s.Name, stream: s.Name, owners: s.Owners, uidToken: 2, config: cfg}
+	return specInfo{kind: "stream", name: s.Name, stream: s.Name, owners: s.Owners, uidToken: 2, config: cfg, durable: s.Durable}
 }
 
 // maxHeaderBytes is what the headers of one message may add to its size.

@@ -24,20 +24,20 @@ func (s *stack) startBus() error {
 	s.cfg.NATSURL = "nats://" + s.cfg.NATSListen
 	s.ownBus = true
 	s.keep("nats", []string{
-		"nats", "--listen", s.cfg.NATSListen, "--store-dir", filepath.Join(s.cfg.Root, "nats"),
+		"nats", "--listen", s.cfg.NATSListen, "--store-dir", s.cfg.BusDir(),
 		"--keys-dir", keysDir(s.cfg), "--node", s.cfg.Node,
 		"--encryption-key", s.encryptionKey(), "--tls-dir", s.cfg.TLSDir,
 	})
-	s.say("  bus       %s, on disk in %s\n", s.cfg.NATSURL, filepath.Join(s.cfg.Root, "nats"))
+	s.say("  bus       %s, on disk in %s\n", s.cfg.NATSURL, s.cfg.BusDir())
 	return nil
 }
 
-// encryptionKey is the file with the key of the records; it is beside them, so that one backup of the directory has both, unless another is named.
+// encryptionKey is the file with the key of the records, in the words of `podplane nats`.
 func (s *stack) encryptionKey() string {
-	if s.cfg.EncryptionKey != "" {
-		return s.cfg.EncryptionKey
+	if key := s.cfg.BusKey(); key != "" {
+		return key
 	}
-	return filepath.Join(s.cfg.Root, "nats.key")
+	return NoKey
 }
 
 // serviceArgs are the arguments of a service: what all share, then its own.

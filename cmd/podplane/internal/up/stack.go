@@ -185,7 +185,7 @@ func (s *stack) say(format string, args ...any) {
 
 func (s *stack) logDir() string             { return filepath.Join(s.cfg.Root, "log") }
 func (s *stack) logFile(name string) string { return filepath.Join(s.logDir(), name+".log") }
-func (s *stack) infoFile() string           { return filepath.Join(s.cfg.RunDir, "up.json") }
+func (s *stack) infoFile() string           { return filepath.Join(s.cfg.RunDir, infoName) }
 
 // logFiles are those that grow as long as Podplane runs.
 func (s *stack) logFiles() []string {

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// infoName is the name of info's file.
+const infoName = "up.json"
+
 // info is what others may want to know of a running Podplane; up.json in the
 // run directory holds it while everything is ready.
 type info struct {
