@@ -31,9 +31,6 @@ func (c Config) BusKey() string {
 	return c.EncryptionKey
 }
 
-// Info is what a Podplane that is up has written of itself.
-type Info struct{ Server, NATSURL, CRIEndpoint, Node string }
-
 // Running says whether a Podplane of this run directory is up, and what it says of itself: nothing until everything was ready.
 func Running(runDir string) (up bool, i Info, err error) {
 	if up, err = held(runDir); err != nil || !up {
@@ -46,11 +43,10 @@ func Running(runDir string) (up bool, i Info, err error) {
 	if err != nil {
 		return true, i, fmt.Errorf("read what podplane up says of itself: %w", err)
 	}
-	var said info
-	if err := json.Unmarshal(data, &said); err != nil {
+	if err := json.Unmarshal(data, &i); err != nil {
 		return true, i, fmt.Errorf("decode %s: %w", filepath.Join(runDir, infoName), err)
 	}
-	return true, Info{Server: said.Server, NATSURL: said.NATSURL, CRIEndpoint: said.CRIEndpoint, Node: said.Node}, nil
+	return true, i, nil
 }
 
 // Exclusive keeps Podplane of this run directory from being started until release; it is an error when it is up.

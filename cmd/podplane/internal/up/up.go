@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// infoName is the name of info's file.
+// infoName is the name of Info's file.
 const infoName = "up.json"
 
-// info is what others may want to know of a running Podplane; up.json in the
+// Info is what others may want to know of a running Podplane; up.json in the
 // run directory holds it while everything is ready.
-type info struct {
+type Info struct {
 	Server      string `json:"server"`
 	NATSURL     string `json:"natsURL"`
 	CRIEndpoint string `json:"criEndpoint"`
@@ -22,7 +22,7 @@ type info struct {
 }
 
 func (s *stack) writeInfo() error {
-	data, err := json.MarshalIndent(info{
+	data, err := json.MarshalIndent(Info{
 		Server: s.server(), NATSURL: s.cfg.NATSURL, CRIEndpoint: s.cfg.CRIEndpoint, Node: s.cfg.Node,
 	}, "", "  ")
 	if err != nil {
