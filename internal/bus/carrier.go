@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Carrier is the one type through which trace context enters and leaves a
@@ -58,10 +60,10 @@ const (
 
 var systemNATS = attribute.String(attrSystem, "nats")
 
-// startSpan starts a span below a sampled one and none otherwise: storing a
+// startSpan starts a span below another one and none otherwise: storing a
 // record is a step of something and never a trace of its own.
 func startSpan(ctx context.Context, name, subject, uid string) (context.Context, trace.Span) {
-	if !trace.SpanContextFromContext(ctx).IsSampled() {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, nil
 	}
 	attrs := append(make([]attribute.KeyValue, 0, 3), systemNATS, attribute.String(attrDestination, subject))
@@ -70,6 +72,28 @@ func startSpan(ctx context.Context, name, subject, uid string) (context.Context,
 	}
 	return otel.Tracer("github.com/podplane/podplane/internal/bus").Start(ctx, name,
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
+}
+
+// link is what stays of a context that something was set with: its trace, and what it is about.
+type link struct {
+	trace trace.SpanContext
+	about telemetry.About
+}
+
+func linkFrom(ctx context.Context) link {
+	return link{trace.SpanContextFromContext(ctx), telemetry.AboutFrom(ctx)}
+}
+
+// context gives ctx with the link.
+func (l link) context(ctx context.Context) context.Context {
+	if !l.trace.IsValid() {
+		return ctx
+	}
+	ctx = trace.ContextWithSpanContext(ctx, l.trace)
+	if l.about == (telemetry.About{}) {
+		return ctx
+	}
+	return telemetry.ContextWithAbout(ctx, l.about)
 }
 
 func endSpan(s trace.Span, err error) {

@@ -76,8 +76,13 @@ func permissions(service, node string) (publish, subscribe []string) {
 				apiConsumerCreate+d.stream+".>", apiConsumerDelete+d.stream+".*", apiConsumerNext+d.stream+".*")
 		}
 	}
+	subscribe = []string{inboxPrefix(service) + ".>"}
+	if slices.Contains(AllServices(), service) {
+		publish = append(publish, fill.Replace(failedTracesPrefix+"{node}.{service}"))
+		subscribe = append(subscribe, failedTraces(service, node)...)
+	}
 	slices.Sort(publish)
-	return slices.Compact(publish), []string{inboxPrefix(service) + ".>"}
+	return slices.Compact(publish), subscribe
 }
 
 // Provision creates or upgrades every bucket and stream, whoever owns them: for

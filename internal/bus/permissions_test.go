@@ -241,7 +241,15 @@ func TestPermissionsAreNarrow(t *testing.T) {
 	seen := map[string]string{}
 	for _, service := range append(bus.AllServices(), bus.ServiceCLI) {
 		publish, subscribe := bus.Permissions(service)
-		if len(publish) == 0 || len(subscribe) != 1 || subscribe[0] != "_INBOX."+service+".>" {
+		// Beside its answers a service hears of traces with an error, and nothing else.
+		hears := []string{"_INBOX." + service + ".>", "traces.v1.failed.*.*"}
+		switch service {
+		case bus.ServiceCLI:
+			hears = hears[:1]
+		case bus.ServiceGateway:
+			hears[1] = "traces.v1.failed.>"
+		}
+		if len(publish) == 0 || !slices.Equal(subscribe, hears) {
 			t.Errorf("%s: publish %v, subscribe %v", service, publish, subscribe)
 		}
 		for _, p := range publish {
@@ -263,6 +271,10 @@ func TestPermissionsAreNarrow(t *testing.T) {
 	}
 	everywhere, _ := bus.Permissions(bus.ServiceSyncd)
 	onNode, _ := bus.PermissionsOn(bus.ServiceSyncd, here)
+	_, hearsOnNode := bus.PermissionsOn(bus.ServiceSyncd, here)
+	if want := []string{"_INBOX.syncd.>", "traces.v1.failed.node=2Ea.*", "traces.v1.failed.*.gateway"}; !slices.Equal(hearsOnNode, want) {
+		t.Errorf("syncd on one node hears %v, want %v", hearsOnNode, want)
+	}
 	if !slices.Contains(everywhere, "$KV.pods.*.>") || !slices.Contains(onNode, "$KV.pods.node=2Ea.>") {
 		t.Errorf("pods of every node: %v, of one: %v", everywhere, onNode)
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/podplane/podplane/internal/fault"
@@ -64,7 +63,7 @@ type Writer[T proto.Message] struct {
 type slot[T proto.Message] struct {
 	want    T // what to store
 	remove  bool
-	trace   trace.SpanContext
+	link    link
 	version uint64 // of want
 	done    uint64 // the version that is stored, or given up
 	stored  T      // what the bucket has
@@ -99,20 +98,20 @@ func (w *Writer[T]) Seed(e Entry[T]) {
 }
 
 // Set stores v under key soon. v must not be changed afterwards.
-func (w *Writer[T]) Set(key string, v T) { w.set(key, v, false, trace.SpanContext{}) }
+func (w *Writer[T]) Set(key string, v T) { w.set(key, v, false, link{}) }
 
-// SetContext is Set within the trace of ctx; ctx ending does not matter.
+// SetContext is Set within the trace of ctx, about what ctx is about; ctx ending does not matter.
 func (w *Writer[T]) SetContext(ctx context.Context, key string, v T) {
-	w.set(key, v, false, trace.SpanContextFromContext(ctx))
+	w.set(key, v, false, linkFrom(ctx))
 }
 
 // Remove deletes key soon.
 func (w *Writer[T]) Remove(key string) {
 	var none T
-	w.set(key, none, true, trace.SpanContext{})
+	w.set(key, none, true, link{})
 }
 
-func (w *Writer[T]) set(key string, v T, remove bool, tc trace.SpanContext) {
+func (w *Writer[T]) set(key string, v T, remove bool, l link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.slots[key]
@@ -123,7 +122,7 @@ func (w *Writer[T]) set(key string, v T, remove bool, tc trace.SpanContext) {
 	if s.version == s.done && !remove && s.has && !s.flying && proto.Equal(s.stored, v) {
 		return
 	}
-	s.want, s.remove, s.trace = v, remove, tc
+	s.want, s.remove, s.link = v, remove, l
 	s.version++
 	w.queue(key, s)
 }
@@ -201,7 +200,7 @@ func (w *Writer[T]) dispatch(ctx context.Context, senders *sync.WaitGroup) {
 // send stores the newest value of a key.
 func (w *Writer[T]) send(ctx context.Context, key string, s *slot[T]) {
 	w.mu.Lock()
-	v, remove, version, tc := s.want, s.remove, s.version, s.trace
+	v, remove, version, l := s.want, s.remove, s.version, s.link
 	skip := !remove && s.has && proto.Equal(s.stored, v)
 	w.mu.Unlock()
 	var rev uint64
@@ -211,10 +210,7 @@ func (w *Writer[T]) send(ctx context.Context, key string, s *slot[T]) {
 	case remove:
 		rev, skip, err = w.removeKnown(ctx, key)
 	default:
-		if tc.IsValid() {
-			ctx = trace.ContextWithSpanContext(ctx, tc)
-		}
-		rev, err = w.put(ctx, key, v)
+		rev, err = w.put(l.context(ctx), key, v)
 	}
 	w.settle(key, s, outcome{version: version, remove: remove, rev: rev, err: err, skip: skip}, v)
 }

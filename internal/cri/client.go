@@ -75,6 +75,8 @@ type Call struct {
 	Handler string
 	Took    time.Duration
 	Err     error
+	// Trace is what the call was made in.
+	Trace trace.SpanContext
 }
 
 // Client talks CRI v1 over one connection to a runtime's socket. It implements [Runtime]. It may be used from many
@@ -210,6 +212,9 @@ func (o operation) of(podUID string) operation {
 func invoke[Req, Resp any](ctx context.Context, c *Client, op operation,
 	method func(context.Context, *Req, ...grpc.CallOption) (*Resp, error), req *Req,
 ) (*Resp, error) {
+	if op.podUID == "" {
+		op.podUID = telemetry.AboutFrom(ctx).PodUID
+	}
 	callCtx := withOperation(ctx, op)
 	if op.timeout > 0 {
 		var cancel context.CancelFunc
@@ -227,7 +232,9 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, op operation,
 		err = &CallError{Op: op.name, Target: op.target, After: took, Err: callFault(ctx, callCtx, op, err)}
 	}
 	if c.observer != nil {
-		c.observer.ObserveCall(Call{Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: took, Err: err})
+		c.observer.ObserveCall(Call{
+			Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: took, Err: err, Trace: trace.SpanContextFromContext(ctx),
+		})
 	}
 	if err != nil {
 		return nil, err

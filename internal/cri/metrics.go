@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Metrics counts the calls under the kubelet's names. It is an [Observer].
@@ -46,14 +48,14 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 // ObserveCall counts a call.
 func (m *Metrics) ObserveCall(call Call) {
 	m.total.WithLabelValues(call.Operation).Inc()
-	m.seconds.WithLabelValues(call.Operation).Observe(call.Took.Seconds())
+	telemetry.ObserveIn(call.Trace, m.seconds.WithLabelValues(call.Operation), call.Took)
 	if call.Err != nil {
 		m.errors.WithLabelValues(call.Operation).Inc()
 	}
 	if call.Operation != opRunSandbox {
 		return
 	}
-	m.sandboxSeconds.WithLabelValues(call.Handler).Observe(call.Took.Seconds())
+	telemetry.ObserveIn(call.Trace, m.sandboxSeconds.WithLabelValues(call.Handler), call.Took)
 	if call.Err != nil {
 		m.sandboxErrors.WithLabelValues(call.Handler).Inc()
 	}

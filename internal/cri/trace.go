@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"strings"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -11,14 +12,6 @@ import (
 	"github.com/podplane/podplane/internal/telemetry"
 )
 
-type podUIDKey struct{}
-
-// WithPodUID says which pod the calls made with the context are about, for their spans. Calls whose arguments say it
-// (RunSandbox, CreateContainer, PodStatus) do not need it.
-func WithPodUID(ctx context.Context, uid string) context.Context {
-	return context.WithValue(ctx, podUIDKey{}, uid)
-}
-
 type operationKey struct{}
 
 func withOperation(ctx context.Context, op operation) context.Context {
@@ -26,9 +19,6 @@ func withOperation(ctx context.Context, op operation) context.Context {
 		return ctx
 	}
 	traced := op // a copy, so that calls outside of traces allocate nothing
-	if traced.podUID == "" {
-		traced.podUID, _ = ctx.Value(podUIDKey{}).(string)
-	}
 	return context.WithValue(ctx, operationKey{}, &traced)
 }
 
@@ -56,7 +46,11 @@ func (h *traceHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) conte
 		if op.podUID != "" {
 			span.SetAttributes(telemetry.PodUID.String(op.podUID))
 		}
-		if op.target != "" {
+		switch namespace, name, _ := strings.Cut(op.target, "/"); {
+		case op.target == "":
+		case op.kind == telemetry.PodName: // errors name a pod with its namespace
+			span.SetAttributes(telemetry.NamespaceName.String(namespace), telemetry.PodName.String(name))
+		default:
 			span.SetAttributes(op.kind.String(op.target))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Not parallel: the propagator is a global.
@@ -44,7 +45,7 @@ func TestSpansCarryThePodAndReachTheRuntime(t *testing.T) {
 	if _, err := client.RunSandbox(ctx, &cri.SandboxConfig{UID: "u1"}); err != nil {
 		t.Fatalf("run: %v", err)
 	}
-	if err := client.StopContainer(cri.WithPodUID(ctx, "u2"), "c1", 0); err != nil {
+	if err := client.StopContainer(telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: "u2"}), "c1", 0); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
 	root.End()

@@ -36,16 +36,20 @@ type Config struct {
 	InsecureListen  bool          `json:"insecureListen" usage:"allow listening on addresses that other hosts reach, without authentication"`
 	LogLevel        string        `json:"logLevel" usage:"debug, info, warn or error"`
 	LogFormat       string        `json:"logFormat" usage:"text or json"`
+	TraceErrorSpans int           `json:"traceErrorSpans" usage:"finished spans of traces that were not sampled, which wait for an error to be sent after all; 0 waits for none"`
 	ShutdownTimeout time.Duration `json:"shutdownTimeout" usage:"how long a graceful stop may take"`
 	Pprof           bool          `json:"pprof" usage:"serve /debug/pprof"`
 }
+
+// maxTraceErrorSpans keeps what waits at some 100 MiB.
+const maxTraceErrorSpans = 1 << 16
 
 // DefaultConfig gives the defaults that a service's own start from.
 func DefaultConfig() Config {
 	return Config{
 		NATSURL: "nats://127.0.0.1:4222", BusReplicas: 1, Root: "/var/lib/podplane", RunDir: "/run/podplane",
 		CRIEndpoint: "unix:///run/containerd/containerd.sock", HTTPListen: "127.0.0.1:0", GRPCListen: "127.0.0.1:0",
-		LogLevel: "info", LogFormat: telemetry.FormatText, ShutdownTimeout: 5 * time.Second,
+		LogLevel: "info", LogFormat: telemetry.FormatText, TraceErrorSpans: telemetry.KeepSpans, ShutdownTimeout: 5 * time.Second,
 	}
 }
 
@@ -79,6 +83,9 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	}
 	if c.BusReplicas < 1 || c.BusReplicas > 5 {
 		list = append(list, field.Invalid(path.Child("busReplicas"), c.BusReplicas, "must be from 1 to 5"))
+	}
+	if c.TraceErrorSpans < 0 || c.TraceErrorSpans > maxTraceErrorSpans {
+		list = append(list, field.Invalid(path.Child("traceErrorSpans"), c.TraceErrorSpans, fmt.Sprintf("must be from 0 to %d", maxTraceErrorSpans)))
 	}
 	if c.ShutdownTimeout <= 0 {
 		list = append(list, field.Invalid(path.Child("shutdownTimeout"), c.ShutdownTimeout, "must be more than 0s"))

@@ -109,7 +109,7 @@ func opsHandler(h *Health, g prometheus.Gatherer, withPprof bool) *http.ServeMux
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
 	mux.Handle("GET /readyz", h)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(keepNames{g}, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true}))
 	if withPprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -89,7 +89,7 @@ func Run[C any, P interface {
 	if err != nil {
 		return err
 	}
-	tracing, err := telemetry.StartTracing(ctx, h.id, h.log)
+	tracing, err := h.startTracing(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,6 +101,9 @@ func Run[C any, P interface {
 		return tracing.Stop(stop)
 	})
 	startErr := h.start(ctx, any(&cfg))
+	if startErr == nil {
+		startErr = h.shareErrors(tracing)
+	}
 	if startErr == nil {
 		deps := h.deps()
 		h.group.Go("service", func(ctx context.Context) error { return s.Run(ctx, cfg, deps) })
@@ -129,6 +132,7 @@ func newHost(service string, cfg Config, o Options) (*host, error) {
 			return nil, err
 		}
 		h.log = log
+		ownLog(log)
 	}
 	if h.registry == nil {
 		h.registry = telemetry.NewRegistry(h.id)

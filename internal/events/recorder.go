@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/internal/fault"
 )
 
@@ -45,6 +46,7 @@ const (
 	maxTracked    = 2048 // aggregates and objects remembered
 	componentName = "podplane-"
 	kindNode      = "Node"
+	kindPod       = "Pod"
 
 	minPublishDelay = 100 * time.Millisecond
 	maxPublishDelay = 5 * time.Second
@@ -64,7 +66,7 @@ type ObjectRef struct {
 
 // Pod is the reference to a pod; fieldPath may be "", or spec.containers{name} for one of its containers.
 func Pod(namespace, name, uid, fieldPath string) ObjectRef {
-	return ObjectRef{Kind: "Pod", APIVersion: "v1", Namespace: namespace, Name: name, UID: uid, FieldPath: fieldPath}
+	return ObjectRef{Kind: kindPod, APIVersion: "v1", Namespace: namespace, Name: name, UID: uid, FieldPath: fieldPath}
 }
 
 // Node is the reference to a node; as in Kubernetes its name is its UID.
@@ -105,6 +107,7 @@ type Recorder struct {
 type queued struct {
 	message bus.Message
 	trace   trace.SpanContext
+	about   telemetry.About
 }
 
 // NewRecorder makes a recorder of the named service ("syncd") on a node. A nil
@@ -186,7 +189,11 @@ func (r *Recorder) record(tc trace.SpanContext, key aggregateKey, annotations ma
 	if uid == "" || ref.Kind == kindNode {
 		uid = bus.NodeUID
 	}
-	q := &queued{trace: tc, message: bus.Message{
+	about := telemetry.About{}
+	if ref.Kind == kindPod {
+		about = telemetry.About{PodUID: ref.UID, Namespace: ref.Namespace, PodName: ref.Name, Container: containerOf(ref.FieldPath)}
+	}
+	q := &queued{trace: tc, about: about, message: bus.Message{
 		Subject: bus.EventSubject(r.node, uid, key.reason),
 		ID:      fmt.Sprintf("%s/%s/%d", event.Namespace, event.Name, a.count),
 		Data:    data,
@@ -263,7 +270,7 @@ func (r *Recorder) publish(ctx context.Context, q *queued) bool {
 
 func (r *Recorder) send(ctx context.Context, q *queued) error {
 	if q.trace.IsValid() {
-		ctx = trace.ContextWithSpanContext(ctx, q.trace)
+		ctx = telemetry.ContextWithAbout(trace.ContextWithSpanContext(ctx, q.trace), q.about)
 	}
 	_, _, err := r.publisher.Publish(ctx, q.message)
 	return err
@@ -292,6 +299,13 @@ func (r *Recorder) flush(ctx context.Context, first *queued) error {
 		}
 		r.published.Add(1)
 	}
+}
+
+// containerOf reads a field path such as spec.containers{name}; empty when it is about no container.
+func containerOf(fieldPath string) string {
+	_, rest, _ := strings.Cut(fieldPath, "{")
+	name, _, _ := strings.Cut(rest, "}")
+	return name
 }
 
 func eventName(object string, at time.Time) string {

@@ -73,7 +73,7 @@ func dial(target, service string, o Options, more ...grpc.DialOption) (*grpc.Cli
 	}
 	opts := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
-		grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelgrpc.WithFilter(worthTracing))),
+		grpc.WithStatsHandler(aboutHandler{otelgrpc.NewClientHandler(otelgrpc.WithFilter(worthTracing))}),
 		grpc.WithChainUnaryInterceptor(c.unary),
 		grpc.WithChainStreamInterceptor(c.stream),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -60,7 +60,7 @@ func NewServerTLS(log *slog.Logger, secure *tls.Config) *Server {
 	}
 	s.grpc = grpc.NewServer(
 		grpc.Creds(transport),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(worthTracing))),
+		grpc.StatsHandler(aboutHandler{otelgrpc.NewServerHandler(otelgrpc.WithFilter(worthTracing))}),
 		grpc.ChainUnaryInterceptor(s.unary),
 		grpc.ChainStreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(MaxRequestBytes),

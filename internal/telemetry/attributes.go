@@ -35,6 +35,8 @@ const (
 	Signal = attribute.Key("podplane.eviction.signal")
 	// Revision is the bus revision of a record.
 	Revision = attribute.Key("podplane.bus.revision")
+	// KeptFor says why a span was sent although its trace was not sampled: error.
+	KeptFor = attribute.Key("podplane.trace.kept_for")
 	// ErrorKind is the kind of internal/fault of what went wrong.
 	ErrorKind = attribute.Key("podplane.error.kind")
 )

@@ -36,13 +36,17 @@ func NewLogger(w io.Writer, id Identity, level, format string) (*slog.Logger, er
 	return slog.New(traceHandler{h}).With("service", id.Service), nil
 }
 
-// traceHandler adds trace_id and span_id of the context to each record.
+// traceHandler adds to each record trace_id and span_id of the context, and which pod it is about.
 type traceHandler struct{ slog.Handler }
 
 // Handle adds the ids and passes the record on.
 func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
 		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
+	}
+	if a := AboutFrom(ctx); a != (About{}) {
+		r = r.Clone()
+		a.addTo(&r)
 	}
 	return h.Handler.Handle(ctx, r)
 }

@@ -50,10 +50,10 @@ func TraceID(ctx context.Context) string {
 	return ""
 }
 
-// Start starts a span only where ctx already belongs to a sampled trace: work that nobody asked for makes no traces of its own. The
+// Start starts a span only where ctx already belongs to a trace: work that nobody asked for makes no traces of its own. The
 // returned span is never nil.
 func Start(ctx context.Context, t trace.Tracer, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	if !trace.SpanContextFromContext(ctx).IsSampled() {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	return t.Start(ctx, name, trace.WithAttributes(attrs...))

@@ -39,7 +39,7 @@ func TestOffWithoutEndpoint(t *testing.T) {
 			for k, v := range env {
 				t.Setenv(k, v)
 			}
-			tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.DiscardHandler))
+			tr, err := telemetry.StartTracing(t.Context(), who, telemetry.Options{}, slog.New(slog.DiscardHandler))
 			if err != nil || tr.Enabled() {
 				t.Fatalf("enabled %v, error %v", tr.Enabled(), err)
 			}
@@ -55,7 +55,7 @@ func TestOffWithoutEndpoint(t *testing.T) {
 func TestUnknownProtocolIsRefused(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke")
-	if _, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.DiscardHandler)); !fault.Is(err, fault.Invalid) {
+	if _, err := telemetry.StartTracing(t.Context(), who, telemetry.Options{}, slog.New(slog.DiscardHandler)); !fault.Is(err, fault.Invalid) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestSpansArriveWithinASecondAndAreNamed(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", srv.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-	tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.DiscardHandler))
+	tr, err := telemetry.StartTracing(t.Context(), who, telemetry.Options{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestSpansOverGRPC(t *testing.T) {
 	go func() { served <- srv.Serve(lis) }()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+lis.Addr().String())
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.DiscardHandler))
+	tr, err := telemetry.StartTracing(t.Context(), who, telemetry.Options{}, slog.New(slog.DiscardHandler))
 	if err != nil || !tr.Enabled() {
 		t.Fatalf("enabled %v, %v", tr.Enabled(), err)
 	}
@@ -148,7 +148,7 @@ func TestSpansOverGRPC(t *testing.T) {
 func TestCollectorThatIsAwayHoldsNobodyUp(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	var log bytes.Buffer
-	tr, err := telemetry.StartTracing(t.Context(), who, slog.New(slog.NewTextHandler(&log, nil)))
+	tr, err := telemetry.StartTracing(t.Context(), who, telemetry.Options{}, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatalf("an absent collector is no reason not to start: %v", err)
 	}

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -31,39 +28,76 @@ type Identity struct {
 	Service, Version, Instance, Node string
 }
 
+// Options tune tracing beyond what OpenTelemetry has variables for. The zero value is right.
+type Options struct {
+	// KeepSpans is how many finished spans of traces that were not sampled wait for an error: 0 is [KeepSpans], less is none.
+	KeepSpans int
+}
+
 // Tracing owns the process' tracer provider.
 type Tracing struct {
 	provider *sdktrace.TracerProvider // nil while tracing is off
+	keeper   *keeper                  // nil when all traces are sampled, or those that are not are of no interest
 }
 
 // StartTracing reads the OTEL_* variables and installs the global tracer provider and propagator. Off is not an error; variables that
 // make no sense are. The collector need not be reachable.
-func StartTracing(ctx context.Context, id Identity, log *slog.Logger) (*Tracing, error) {
-	otel.SetTextMapPropagator(propagator)
-	protocol, on, err := exporterFromEnv()
+func StartTracing(ctx context.Context, id Identity, o Options, log *slog.Logger) (*Tracing, error) {
+	s, err := ReadEnv(os.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	if !on {
+	otel.SetTextMapPropagator(s.Propagator)
+	if !s.Export {
 		otel.SetTracerProvider(noop.NewTracerProvider())
 		return &Tracing{}, nil
 	}
-	exporter, err := newExporter(ctx, protocol)
+	otel.SetErrorHandler(newErrorHandler(log))
+	exporter, err := newExporter(ctx, s.Protocol)
 	if err != nil {
-		return nil, fmt.Errorf("set up the %s trace exporter: %w", protocol, err)
+		return nil, fmt.Errorf("set up the %s trace exporter: %w", s.Protocol, err)
 	}
 	res, err := newResource(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	var batch []sdktrace.BatchSpanProcessorOption
-	if os.Getenv("OTEL_BSP_SCHEDULE_DELAY") == "" {
+	if s.OwnDelay {
 		batch = append(batch, sdktrace.WithBatchTimeout(scheduleDelay))
 	}
-	otel.SetErrorHandler(newErrorHandler(log))
-	t := &Tracing{provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter, batch...), sdktrace.WithResource(res))}
+	t := &Tracing{}
+	sender := sdktrace.NewBatchSpanProcessor(exporter, batch...)
+	if o.KeepSpans == 0 {
+		o.KeepSpans = KeepSpans
+	}
+	if s.KeepErrors && o.KeepSpans > 0 {
+		t.keeper = newKeeper(sender, o.KeepSpans)
+		sender, s.Sampler = t.keeper, keptSampler{s.Sampler}
+	}
+	t.provider = sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSampler(s.Sampler),
+		sdktrace.WithSpanProcessor(aboutProcessor{}), sdktrace.WithSpanProcessor(sender))
 	otel.SetTracerProvider(t.provider)
 	return t, nil
+}
+
+// KeepsErrors says whether traces that were not sampled are sent when they have an error: then the services tell each other which.
+func (t *Tracing) KeepsErrors() bool { return t.keeper != nil }
+
+// OnError calls tell with the id of each trace that was not sampled and has an error in this process, when that is news. It must not block.
+func (t *Tracing) OnError(tell func(traceID string)) {
+	if t.keeper == nil {
+		return
+	}
+	t.keeper.mu.Lock()
+	defer t.keeper.mu.Unlock()
+	t.keeper.tell = func(id trace.TraceID) { tell(id.String()) }
+}
+
+// Keep sends what this process has of a trace in which another one met an error. What is no trace id is ignored.
+func (t *Tracing) Keep(traceID string) {
+	if id, err := trace.TraceIDFromHex(traceID); err == nil && t.keeper != nil {
+		t.keeper.Keep(id)
+	}
 }
 
 // Enabled says whether spans are exported.
@@ -91,54 +125,22 @@ func (t *Tracing) Stop(ctx context.Context) error {
 	return nil
 }
 
-// exporterFromEnv says whether spans are to be exported and over which protocol.
-func exporterFromEnv() (protocol string, on bool, err error) {
-	if off, _ := strconv.ParseBool(os.Getenv("OTEL_SDK_DISABLED")); off {
-		return "", false, nil
-	}
-	switch exporter := os.Getenv("OTEL_TRACES_EXPORTER"); exporter {
-	case "none":
-		return "", false, nil
-	case "", "otlp":
-	default:
-		return "", false, fault.New(fault.Invalid, "OTEL_TRACES_EXPORTER is %q, must be otlp or none", exporter)
-	}
-	if firstEnv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT") == "" {
-		return "", false, nil
-	}
-	switch protocol = firstEnv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol {
-	case "":
-		return "http/protobuf", true, nil
-	case "grpc", "http/protobuf":
-		return protocol, true, nil
-	}
-	return "", false, fault.New(fault.Invalid, "OTEL_EXPORTER_OTLP_PROTOCOL is %q, must be grpc or http/protobuf", protocol)
-}
-
 func newExporter(ctx context.Context, protocol string) (sdktrace.SpanExporter, error) {
-	if protocol == "grpc" {
+	if protocol == protocolGRPC {
 		return otlptracegrpc.New(ctx)
 	}
 	return otlptracehttp.New(ctx)
 }
 
+// newResource says who the spans are from; the variables have the last word.
 func newResource(ctx context.Context, id Identity) (*resource.Resource, error) {
-	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithFromEnv(), resource.WithAttributes(
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		ServiceName.String("podplane-"+id.Service), ServiceVersion.String(id.Version), ServiceInstanceID.String(id.Instance),
-		NodeName.String(id.Node)))
+		NodeName.String(id.Node)), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fault.New(fault.Invalid, "read OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	return res, nil
-}
-
-func firstEnv(names ...string) string {
-	for _, n := range names {
-		if v := strings.TrimSpace(os.Getenv(n)); v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // newErrorHandler logs what the SDK complains about, at most once in ten seconds: a collector that is away is said, not repeated.
@@ -148,8 +150,6 @@ func newErrorHandler(log *slog.Logger) otel.ErrorHandlerFunc {
 		say.Do(func() { log.Warn("exporting telemetry failed", "error", err) })
 	}
 }
-
-var propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 
 // Tracer gives the tracer of one of our packages, by a short name such as "syncd/worker".
 func Tracer(name string) trace.Tracer {

@@ -33,6 +33,8 @@ type Span struct {
 	Start        time.Time
 	Duration     time.Duration
 	Tags         map[string]string
+	// Process are the attributes of the resource that it is from.
+	Process map[string]string
 }
 
 // StartJaeger starts a Jaeger and ends it when the test ends.
@@ -113,15 +115,15 @@ func (j *Jaeger) Env() []string {
 func (j *Jaeger) Trace(ctx context.Context, traceID string) ([]Span, error) {
 	var answer struct {
 		Data []struct {
-			Processes map[string]struct{ ServiceName string }
-			Spans     []struct {
+			Processes map[string]struct {
+				ServiceName string
+				Tags        []jaegerTag
+			}
+			Spans []struct {
 				SpanID, OperationName, ProcessID string
 				References                       []struct{ RefType, SpanID string }
 				StartTime, Duration              int64 // microseconds
-				Tags                             []struct {
-					Key   string
-					Value any
-				}
+				Tags                             []jaegerTag
 			}
 		}
 	}
@@ -139,20 +141,30 @@ func (j *Jaeger) Trace(ctx context.Context, traceID string) ([]Span, error) {
 			span := Span{
 				ID: s.SpanID, Name: s.OperationName, Service: trace.Processes[s.ProcessID].ServiceName,
 				Start: time.UnixMicro(s.StartTime), Duration: time.Duration(s.Duration) * time.Microsecond,
-				Tags: make(map[string]string, len(s.Tags)),
+				Tags: tagMap(s.Tags), Process: tagMap(trace.Processes[s.ProcessID].Tags),
 			}
 			for _, reference := range s.References {
 				if reference.RefType == "CHILD_OF" {
 					span.ParentID = reference.SpanID
 				}
 			}
-			for _, tag := range s.Tags {
-				span.Tags[tag.Key] = fmt.Sprint(tag.Value)
-			}
 			spans = append(spans, span)
 		}
 	}
 	return spans, nil
+}
+
+type jaegerTag struct {
+	Key   string
+	Value any
+}
+
+func tagMap(tags []jaegerTag) map[string]string {
+	m := make(map[string]string, len(tags))
+	for _, tag := range tags {
+		m[tag.Key] = fmt.Sprint(tag.Value)
+	}
+	return m
 }
 
 type statusError int

@@ -78,6 +78,7 @@ func TestOneTrace(t *testing.T) {
 	t.Logf("trace %s:\n%s", id, trace)
 	checkSteps(t, trace, steps, p)
 	checkOrder(t, trace)
+	checkAbout(t, trace, s.Node(), p)
 	// The answers to reading are traces of their own, not part of the pod's.
 	if n := len(trace.matching("podplane-gateway", "GET /api/v1/namespaces/{namespace}/pods/{name}", nil)); n > 0 {
 		t.Errorf("%d reading requests are in the pod's trace", n)
@@ -227,6 +228,33 @@ func checkSteps(t *testing.T, trace spans, steps []step, p *corev1.Pod) {
 			if s.Tags["k8s.pod.uid"] != string(p.UID) {
 				t.Errorf("%s %s is about pod %q, want %s", what, s.Name, s.Tags["k8s.pod.uid"], p.UID)
 			}
+		}
+	}
+}
+
+// checkAbout looks at every span of ours for what it is about, by the names of OpenTelemetry's conventions.
+func checkAbout(t *testing.T, trace spans, node string, p *corev1.Pod) {
+	t.Helper()
+	for _, s := range trace {
+		if !strings.HasPrefix(s.Service, "podplane-") {
+			continue // the runtime's own
+		}
+		want := map[string]string{"k8s.pod.uid": string(p.UID), "k8s.namespace.name": p.Namespace, "k8s.pod.name": p.Name}
+		for _, ofContainer := range []string{"PullImage", "CreateContainer", "StartContainer", "probe.first_success"} {
+			if strings.HasSuffix(s.Name, ofContainer) {
+				want["k8s.container.name"] = "app"
+			}
+		}
+		if strings.HasPrefix(s.Tags["podplane.lifecycle.type"], "Container") {
+			want["k8s.container.name"] = "app"
+		}
+		for k, v := range want {
+			if s.Tags[k] != v {
+				t.Errorf("%s %s %s: %s is %q, want %q", s.Service, s.Name, s.Tags["messaging.destination.name"], k, s.Tags[k], v)
+			}
+		}
+		if s.Process["k8s.node.name"] != node || s.Process["service.instance.id"] == "" || s.Process["service.version"] == "" {
+			t.Errorf("%s %s is from %v", s.Service, s.Name, s.Process)
 		}
 	}
 }

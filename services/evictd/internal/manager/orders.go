@@ -41,8 +41,9 @@ func (m *Manager) settle(ctx context.Context, now time.Time) {
 	for _, o := range done {
 		m.deps.Records.RemoveOrder(o.GetUid())
 		m.state.LastOrderEnd, m.notBefore = now, now.Add(settlePause)
-		m.opts.Log.InfoContext(ctx, "eviction done", string(telemetry.PodUID), o.GetUid(), string(telemetry.PodName), o.GetName(),
-			string(telemetry.NamespaceName), o.GetNamespace(), "after", now.Sub(o.GetOrderedAt().AsTime()).String())
+		ctx := telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, o.GetTrace().GetTraceparent(), o.GetTrace().GetTracestate()),
+			telemetry.About{PodUID: o.GetUid(), Namespace: o.GetNamespace(), PodName: o.GetName()})
+		m.opts.Log.InfoContext(ctx, "eviction done", "after", now.Sub(o.GetOrderedAt().AsTime()).String())
 	}
 }
 
@@ -66,10 +67,9 @@ func (m *Manager) order(ctx context.Context, o *policy.Order, now time.Time) {
 	if !ok || p.Ended {
 		return // it ended while it was measured: the next round sees what that freed
 	}
-	ctx = telemetry.ContextWithTrace(ctx, p.Trace.GetTraceparent(), p.Trace.GetTracestate())
-	ctx, span := telemetry.Start(ctx, telemetry.Tracer("evictd/manager"), spanOrder, telemetry.PodUID.String(o.Pod.UID),
-		telemetry.PodName.String(o.Pod.Name), telemetry.NamespaceName.String(o.Pod.Namespace), telemetry.NodeName.String(m.opts.Node),
-		telemetry.Signal.String(string(o.Signal)))
+	ctx = telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, p.Trace.GetTraceparent(), p.Trace.GetTracestate()),
+		telemetry.About{PodUID: o.Pod.UID, Namespace: o.Pod.Namespace, PodName: o.Pod.Name})
+	ctx, span := telemetry.Start(ctx, telemetry.Tracer("evictd/manager"), spanOrder, telemetry.Signal.String(string(o.Signal)))
 	defer telemetry.End(span, nil)
 	record := &podplanev1.EvictionRecord{
 		Schema: 1, Node: m.opts.Node, Uid: o.Pod.UID, Namespace: o.Pod.Namespace, Name: o.Pod.Name, Reason: reasonEvicted,
@@ -82,8 +82,7 @@ func (m *Manager) order(ctx context.Context, o *policy.Order, now time.Time) {
 	m.mu.Unlock()
 	m.deps.Records.SetOrder(ctx, record)
 	m.metrics.evictions.WithLabelValues(string(o.Signal)).Inc()
-	m.opts.Log.WarnContext(ctx, "evicting a pod", string(telemetry.PodUID), o.Pod.UID, string(telemetry.PodName), o.Pod.Name,
-		string(telemetry.NamespaceName), o.Pod.Namespace, "signal", string(o.Signal), "message", o.Message)
+	m.opts.Log.WarnContext(ctx, "evicting a pod", "signal", string(o.Signal), "message", o.Message)
 	m.deps.Events.AnnotatedEvent(ctx, o.Annotations, events.Pod(o.Pod.Namespace, o.Pod.Name, o.Pod.UID, ""), corev1.EventTypeWarning, reasonEvicted, "%s", o.Message)
 }
 

@@ -124,7 +124,13 @@ func isAPI(r *http.Request) bool {
 func routed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
-			span.SetAttributes(routeKey.String(routeOf(r)), telemetry.NamespaceName.String(chi.URLParam(r, "namespace")))
+			route := routeOf(r)
+			span.SetAttributes(routeKey.String(route))
+			a := telemetry.About{Namespace: chi.URLParam(r, "namespace")}
+			if strings.Contains(route, "/pods/{name}") {
+				a.PodName = chi.URLParam(r, "name")
+			}
+			telemetry.Tell(r.Context(), a)
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -142,7 +148,7 @@ func observed(log *slog.Logger, m *metrics) func(http.Handler) http.Handler {
 					route = known
 				}
 				took := time.Since(begin)
-				m.observe(r.Method, route, sent.Status(), took)
+				m.observe(r, route, sent.Status(), took)
 				level := slog.LevelDebug
 				if isAPI(r) && (r.Method != http.MethodGet || sent.Status() >= http.StatusBadRequest) {
 					level = slog.LevelInfo
@@ -174,14 +180,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) observe(method, route string, code int, took time.Duration) {
+func (m *metrics) observe(r *http.Request, route string, code int, took time.Duration) {
+	method := r.Method
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
 	default:
 		method = "other" // a client must not be able to make series
 	}
 	m.requests.WithLabelValues(method, route, fmt.Sprint(code)).Inc()
-	m.duration.WithLabelValues(method, route).Observe(took.Seconds())
+	telemetry.Observe(r.Context(), m.duration.WithLabelValues(method, route), took)
 }
 
 // bounded reads the whole body before anybody works on it, at most MaxBodyBytes and for at most bodyTimeout.

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,10 +38,10 @@ func newMetrics(r prometheus.Registerer, pending func() int) *metrics {
 	return m
 }
 
-func (m *metrics) published(e *diff.Event, duplicate bool) {
+func (m *metrics) published(ctx context.Context, e *diff.Event, duplicate bool) {
 	if duplicate {
 		return
 	}
 	m.events.WithLabelValues(e.Type.String(), string(e.Via)).Inc()
-	m.latency.Observe(time.Since(e.ObservedAt).Seconds())
+	telemetry.Observe(ctx, m.latency, time.Since(e.ObservedAt))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/telemetry"
@@ -179,6 +180,7 @@ func (p *Publisher) drain(ctx context.Context, uid string) {
 
 // publish stores one event, however often it takes. It returns false when the context ended before.
 func (p *Publisher) publish(ctx context.Context, e *diff.Event) bool {
+	ctx = about(ctx, e)
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		duplicate, err := p.try(ctx, e)
 		if err == nil {
@@ -199,12 +201,26 @@ func (p *Publisher) publish(ctx context.Context, e *diff.Event) bool {
 	}
 }
 
+// about gives ctx with what the event is about, and its trace.
+func about(ctx context.Context, e *diff.Event) context.Context {
+	a := telemetry.About{PodUID: e.Pod.UID, Namespace: e.Pod.Namespace, PodName: e.Pod.Name}
+	if !e.Object.IsSandbox() {
+		a.Container = e.Object.Name
+	}
+	return telemetry.ContextWithAbout(telemetry.ContextWithTraceparent(ctx, e.Object.Traceparent), a)
+}
+
+// objectKey is what the id of the event's object is one of.
+func objectKey(e *diff.Event) attribute.Key {
+	if e.Object.IsSandbox() {
+		return telemetry.SandboxID
+	}
+	return telemetry.ContainerID
+}
+
 func (p *Publisher) try(ctx context.Context, e *diff.Event) (duplicate bool, err error) {
-	ctx = telemetry.ContextWithTraceparent(ctx, e.Object.Traceparent)
 	ctx, span := telemetry.Start(ctx, telemetry.Tracer("pleg/journal"), spanPublish,
-		telemetry.PodUID.String(e.Pod.UID), telemetry.PodName.String(e.Pod.Name), telemetry.NamespaceName.String(e.Pod.Namespace),
-		telemetry.NodeName.String(p.opts.Node), telemetry.LifecycleType.String(e.Type.String()),
-		telemetry.ContainerName.String(e.Object.Name), telemetry.ContainerID.String(e.Object.ID))
+		telemetry.LifecycleType.String(e.Type.String()), objectKey(e).String(e.Object.ID))
 	defer func() { telemetry.End(span, err) }()
 	m, err := encode(ctx, p.opts.Node, e)
 	if err != nil {
@@ -223,9 +239,8 @@ func (p *Publisher) succeeded(ctx context.Context, e *diff.Event, duplicate bool
 	if recovered {
 		p.opts.Log.InfoContext(ctx, "lifecycle events are published again", "pending", pending)
 	}
-	p.opts.Log.DebugContext(ctx, "lifecycle event", "type", e.Type.String(), string(telemetry.PodUID), e.Pod.UID,
-		string(telemetry.ContainerID), e.Object.ID, "via", string(e.Via), "duplicate", duplicate)
-	p.metrics.published(e, duplicate)
+	p.opts.Log.DebugContext(ctx, "lifecycle event", "type", e.Type.String(), string(objectKey(e)), e.Object.ID, "via", string(e.Via), "duplicate", duplicate)
+	p.metrics.published(ctx, e, duplicate)
 }
 
 func (p *Publisher) failed(ctx context.Context, e *diff.Event, err error) {
@@ -235,6 +250,6 @@ func (p *Publisher) failed(ctx context.Context, e *diff.Event, err error) {
 	p.failing = true
 	p.mu.Unlock()
 	if first {
-		p.opts.Log.WarnContext(ctx, "can't publish lifecycle events, they are kept", string(telemetry.PodUID), e.Pod.UID, "error", err)
+		p.opts.Log.WarnContext(ctx, "can't publish lifecycle events, they are kept", "error", err)
 	}
 }

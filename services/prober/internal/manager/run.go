@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/podplane/podplane/internal/events"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/prober/internal/probe"
 	"github.com/podplane/podplane/services/prober/internal/verdict"
@@ -158,7 +159,8 @@ func (m *Manager) tell(t *task, a *attempt) {
 func (m *Manager) event(t *task, reason, format string, args ...any) {
 	p := t.pod.pod
 	ref := events.Pod(p.Namespace, p.Name, p.UID, t.probe.FieldPath)
-	m.cfg.Events.EventContext(podContext(m.ctx, p), ref, events.Warning, reason, format, args...)
+	ctx := telemetry.ContextWithContainer(podContext(m.ctx, p), t.probe.Container)
+	m.cfg.Events.EventContext(ctx, ref, events.Warning, reason, format, args...)
 }
 
 func (m *Manager) publish(t *task, a *attempt) {
@@ -166,7 +168,7 @@ func (m *Manager) publish(t *task, a *attempt) {
 	r.Result, r.Output, r.InARow = t.machine.Verdict(), cut(a.result.Output), uint32(t.machine.InARow())
 	r.ObservedAt = timestamppb.New(a.started.Add(a.took))
 	t.record = r
-	ctx := podContext(m.ctx, t.pod.pod)
+	ctx := telemetry.ContextWithContainer(podContext(m.ctx, t.pod.pod), t.probe.Container)
 	if r.Result == verdict.Success && t.probe.Params.Kind == verdict.Readiness && t.succeeded != r.ContainerId {
 		t.succeeded = r.ContainerId
 		var end func()
@@ -174,7 +176,7 @@ func (m *Manager) publish(t *task, a *attempt) {
 		defer end()
 	}
 	m.cfg.Writer.SetContext(ctx, t.key, r)
-	m.cfg.Log.DebugContext(ctx, "new verdict", "pod.uid", r.Uid, "container", r.Container, "kind", KindName(r.Kind), "result", r.Result.String())
+	m.cfg.Log.DebugContext(ctx, "new verdict", "kind", KindName(r.Kind), "result", r.Result.String())
 }
 
 func newRecord(node string, t *task) *podplanev1.ProbeRecord {

@@ -13,20 +13,19 @@ import (
 	"github.com/podplane/podplane/services/prober/internal/verdict"
 )
 
-// podContext gives ctx with the pod's trace.
+// podContext gives ctx with the pod and its trace.
 func podContext(ctx context.Context, p *Pod) context.Context {
-	return telemetry.ContextWithTrace(ctx, p.Trace.GetTraceparent(), p.Trace.GetTracestate())
+	return telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, p.Trace.GetTraceparent(), p.Trace.GetTracestate()),
+		telemetry.About{PodUID: p.UID, Namespace: p.Namespace, PodName: p.Name})
 }
 
 // firstSuccess makes the span of the first successful readiness probe of a container.
 func firstSuccess(ctx context.Context, t *task, a *attempt) (context.Context, func()) {
-	if !trace.SpanContextFromContext(ctx).IsSampled() {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, func() {}
 	}
-	p := t.pod.pod
 	ctx, span := telemetry.Tracer("prober").Start(ctx, "probe.first_success", trace.WithTimestamp(a.started), trace.WithAttributes(
-		telemetry.PodUID.String(p.UID), telemetry.NamespaceName.String(p.Namespace), telemetry.PodName.String(p.Name),
-		telemetry.ContainerName.String(t.probe.Container), telemetry.ContainerID.String(t.machine.ContainerID()),
+		telemetry.ContainerID.String(t.machine.ContainerID()),
 		telemetry.ProbeKind.String(KindName(t.probe.Params.Kind)), telemetry.ProbeResult.String("success"),
 	))
 	return ctx, func() { span.End() }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
@@ -212,7 +213,7 @@ func or(a, b string) string {
 }
 
 func (p *Prober) command(ctx context.Context, s *Spec, t Target) Result {
-	out, err := p.exec.ExecSync(cri.WithPodUID(ctx, t.PodUID), t.ContainerID, s.Exec, s.Timeout)
+	out, err := p.exec.ExecSync(telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: t.PodUID}), t.ContainerID, s.Exec, s.Timeout)
 	text := string(append(out.Stdout, out.Stderr...))
 	if len(text) > maxRead {
 		text = text[:maxRead]

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/rpc"
 	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/admission"
@@ -18,7 +19,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
-var tracer = telemetry.Tracer("github.com/podplane/podplane/services/syncd/internal/api")
+var tracer = telemetry.Tracer("syncd/api")
 
 type pods struct {
 	podplanev1.UnimplementedPodServiceServer
@@ -92,9 +93,14 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 		if err != nil {
 			return nil, err
 		}
-		span.SetAttributes(telemetry.PodUID.String(o.UID), telemetry.PodName.String(o.Name), telemetry.NamespaceName.String(o.Namespace))
+		tell(ctx, o)
 		return body(o)
 	}
+}
+
+// tell says which pod a call is about.
+func tell(ctx context.Context, o *watchcache.Object) {
+	rpc.Tell(ctx, telemetry.About{PodUID: o.UID, Namespace: o.Namespace, PodName: o.Name})
 }
 
 // generate appends five random characters, as Kubernetes does.
@@ -130,6 +136,7 @@ func (p *pods) ReplacePod(ctx context.Context, req *podplanev1.ReplaceRequest) (
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, o)
 	return body(o)
 }
 
@@ -170,6 +177,7 @@ func (p *pods) DeletePod(ctx context.Context, req *podplanev1.DeleteRequest) (*h
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, o)
 	return body(o)
 }
 
@@ -246,6 +254,7 @@ func (p *pods) GetPodLog(req *podplanev1.PodLogRequest, stream bodyStream) error
 	if !ok {
 		return fault.For(fault.NotFound, fault.Object{Resource: "pods", Name: req.GetName()}, "")
 	}
+	rpc.Tell(stream.Context(), telemetry.About{PodUID: string(c.Pod.UID), Namespace: c.Pod.Namespace, PodName: c.Pod.Name})
 	return p.logs.Stream(stream.Context(), c.Pod, req, func(data []byte) error {
 		if data == nil {
 			return stream.SendHeader(nil)

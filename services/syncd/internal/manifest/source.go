@@ -38,7 +38,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
-var tracer = telemetry.Tracer("github.com/podplane/podplane/services/syncd/internal/manifest")
+var tracer = telemetry.Tracer("syncd/manifest")
 
 // Pods is what the source needs of the store.
 type Pods interface {
@@ -215,7 +215,7 @@ func (s *Source) end(ctx context.Context, c store.PodChange) (again bool) {
 	uid := c.UID
 	_, err := s.pods.DeletePod(ctx, c.Pod.Namespace, c.Pod.Name, store.DeleteOptions{Preconditions: store.Preconditions{UID: &uid}})
 	if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil {
-		s.opts.Log.WarnContext(ctx, "can't delete a static pod", slog.String("pod.uid", uid), slog.Any("error", err))
+		s.opts.Log.WarnContext(ctx, "can't delete a static pod", slog.String(string(telemetry.PodUID), uid), slog.Any("error", err))
 		return true
 	}
 	return false
@@ -242,7 +242,7 @@ func (s *Source) ensure(ctx context.Context, f found, present, names map[string]
 	}
 	err := s.create(ctx, f)
 	if err == nil {
-		s.opts.Log.InfoContext(ctx, "static pod stored", slog.String("pod.uid", uid), slog.String("file", f.path))
+		s.opts.Log.InfoContext(ctx, "static pod stored", slog.String(string(telemetry.PodUID), uid), slog.String("file", f.path))
 		delete(s.said, f.path)
 		return false
 	}
@@ -254,8 +254,8 @@ func (s *Source) ensure(ctx context.Context, f found, present, names map[string]
 
 // create stores a pod as the beginning of a trace of its own.
 func (s *Source) create(ctx context.Context, f found) (err error) {
-	ctx, span := telemetry.Start(ctx, tracer, "manifest.pod.create", telemetry.PodUID.String(string(f.pod.UID)),
-		telemetry.PodName.String(f.pod.Name), telemetry.NamespaceName.String(f.pod.Namespace))
+	ctx = telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: string(f.pod.UID), Namespace: f.pod.Namespace, PodName: f.pod.Name})
+	ctx, span := tracer.Start(ctx, "manifest.pod.create")
 	defer func() { telemetry.End(span, err) }()
 	_, err = s.pods.CreatePod(ctx, store.NewPod{
 		Pod: f.pod.DeepCopy(), Source: podplanev1.Source_SOURCE_FILE, Origin: f.path, Traceparent: telemetry.Traceparent(ctx),

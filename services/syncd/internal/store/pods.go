@@ -15,6 +15,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
@@ -62,6 +63,7 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 	if fresh {
 		pod.UID = types.UID(uuid.NewString())
 	}
+	ctx = about(ctx, pod)
 	pod.CreationTimestamp = metav1.NewTime(s.opts.Now()).Rfc3339Copy()
 	pod.Generation = 1
 	rec := &podplanev1.PodRecord{
@@ -117,6 +119,11 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		return dry(podObject(rec, pod, nil)), nil
 	}
 	return o, nil
+}
+
+// about gives ctx with the pod.
+func about(ctx context.Context, p *v1.Pod) context.Context {
+	return telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: string(p.UID), Namespace: p.Namespace, PodName: p.Name})
 }
 
 // refusal is why a pod is not taken: nothing was stored.
@@ -383,6 +390,7 @@ func (s *Store) present(e *podEntry) *watchcache.Object {
 
 func (s *Store) replacePod(ctx context.Context, e *podEntry, pod *v1.Pod, raw []byte, dryRun bool) (*watchcache.Object, error) {
 	uid := e.rec.GetUid()
+	ctx = about(ctx, pod)
 	rec := &podplanev1.PodRecord{
 		Schema: recordSchema, Node: e.rec.GetNode(), Uid: uid, Namespace: pod.Namespace, Name: pod.Name, Source: e.rec.GetSource(),
 		Origin: e.rec.GetOrigin(), Pod: raw, Trace: e.rec.GetTrace(), StoredAt: timestamppb.New(s.opts.Now()),

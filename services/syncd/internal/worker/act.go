@@ -28,7 +28,7 @@ type batch struct {
 func (b *batch) done() {
 	if b.left.Add(-1) == 0 {
 		b.span.End()
-		b.m.deps.Metrics.synced(b.m.deps.Now().Sub(b.began))
+		b.m.deps.Metrics.synced(b.span.SpanContext(), b.m.deps.Now().Sub(b.began))
 	}
 }
 
@@ -37,14 +37,18 @@ func (w *worker) act(ctx context.Context, actions []plan.Action) {
 	if len(actions) == 0 {
 		return
 	}
-	traced := cri.WithPodUID(telemetry.ContextWithTraceparent(ctx, w.trace), w.uid)
-	traced, span := telemetry.Start(traced, w.m.deps.Tracer, "pod.sync",
-		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace))
+	traced, span := telemetry.Start(w.context(ctx), w.m.deps.Tracer, "pod.sync")
 	b := &batch{span: span, began: w.m.deps.Now(), m: w.m}
 	b.left.Store(int32(len(actions)))
 	for _, a := range actions {
 		w.start(traced, b, a)
 	}
+}
+
+// context gives ctx with the pod and its trace.
+func (w *worker) context(ctx context.Context) context.Context {
+	return telemetry.ContextWithAbout(telemetry.ContextWithTraceparent(ctx, w.trace),
+		telemetry.About{PodUID: w.uid, Namespace: w.pod.Namespace, PodName: w.pod.Name})
 }
 
 // start marks what the action is about as busy and runs it.
@@ -73,6 +77,9 @@ func (w *worker) start(ctx context.Context, b *batch, a plan.Action) {
 		return
 	}
 	cancelled := w.startCtx
+	if a.Container != "" {
+		ctx = telemetry.ContextWithContainer(ctx, a.Container)
+	}
 	w.spawn(ctx, func(ctx context.Context) func(*worker) {
 		defer b.done()
 		if starting {

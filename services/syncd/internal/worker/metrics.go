@@ -4,6 +4,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Metrics are the workers' metrics, under the kubelet's names. A nil *Metrics counts nothing.
@@ -38,15 +41,15 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) synced(d time.Duration) {
+func (m *Metrics) synced(sc trace.SpanContext, d time.Duration) {
 	if m != nil {
-		m.sync.Observe(d.Seconds())
+		telemetry.ObserveIn(sc, m.sync, d)
 	}
 }
 
-func (m *Metrics) podStarted(d time.Duration) {
+func (m *Metrics) podStarted(sc trace.SpanContext, d time.Duration) {
 	if m != nil {
-		m.start.Observe(d.Seconds())
+		telemetry.ObserveIn(sc, m.start, d)
 	}
 }
 

@@ -219,12 +219,10 @@ func (w *worker) previousContainer(name string) *v1.ContainerStatus {
 }
 
 func (w *worker) announceReady(now time.Time) {
-	ctx := telemetry.ContextWithTraceparent(context.Background(), w.trace)
-	_, span := telemetry.Start(ctx, w.m.deps.Tracer, "pod.status.ready",
-		telemetry.PodUID.String(w.uid), telemetry.PodName.String(w.pod.Name), telemetry.NamespaceName.String(w.pod.Namespace))
+	_, span := telemetry.Start(w.context(context.Background()), w.m.deps.Tracer, "pod.status.ready")
 	span.End()
 	if created := w.pod.CreationTimestamp; !created.IsZero() {
-		w.m.deps.Metrics.podStarted(now.Sub(created.Time))
+		w.m.deps.Metrics.podStarted(span.SpanContext(), now.Sub(created.Time))
 	}
 }
 

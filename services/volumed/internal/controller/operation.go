@@ -9,6 +9,7 @@ import (
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
 	"github.com/podplane/podplane/services/volumed/internal/reconcile"
 )
@@ -119,7 +120,7 @@ func (c *Controller) startSetup(e *entry, volume string) {
 		ctx, end := c.span(ctx, "volume.plugin.setup", p, volume)
 		m, err := c.cfg.Disk.Setup(ctx, p, volume, before)
 		end(err)
-		c.cfg.Metrics.observe(pluginOf(p, volume), "volume_mount", started, err)
+		c.cfg.Metrics.observe(ctx, pluginOf(p, volume), "volume_mount", started, err)
 		return func() { done(m, err) }
 	}, func() { done(plugin.Mounted{}, context.Canceled) })
 }
@@ -148,7 +149,7 @@ func (c *Controller) startTeardown(e *entry) {
 			c.failedTeardown(e, "", r.Err)
 		}
 		for _, m := range r.Detached {
-			c.cfg.Log.Warn("a mount stayed busy and was detached; something still uses it", "pod.uid", uid, "path", m)
+			c.cfg.Log.WarnContext(c.logContext(e), "a mount stayed busy and was detached; something still uses it", "path", m)
 			c.event(e, "DetachedBusyVolume", "A mount of the pod stayed busy and was detached: %s", m)
 		}
 		reconcile.TeardownDone(&e.state, errs, general, time.Now())
@@ -162,18 +163,18 @@ func (c *Controller) startTeardown(e *entry) {
 			err = errors.Join(err, e)
 		}
 		end(err)
-		c.cfg.Metrics.observe("", "volume_unmount", started, err)
+		c.cfg.Metrics.observe(ctx, "", "volume_unmount", started, err)
 		return func() { done(r) }
 	}, func() { done(plugin.Report{Err: context.Canceled}) })
 }
 
 func (c *Controller) failed(e *entry, format, volume string, err error) {
-	c.cfg.Log.Warn("volume not set up", "pod.uid", e.uid, "namespace", e.namespace, "pod", e.name, "volume", volume, "error", err)
+	c.cfg.Log.WarnContext(c.logContext(e), "volume not set up", string(telemetry.VolumeName), volume, "error", err)
 	c.event(e, "FailedMount", format, volume, err)
 }
 
 func (c *Controller) failedTeardown(e *entry, volume string, err error) {
-	c.cfg.Log.Warn("volumes not torn down", "pod.uid", e.uid, "namespace", e.namespace, "pod", e.name, "volume", volume, "error", err)
+	c.cfg.Log.WarnContext(c.logContext(e), "volumes not torn down", string(telemetry.VolumeName), volume, "error", err)
 	c.event(e, "FailedUnMount", "UnmountVolume.TearDown failed for volume %q : %v", volume, err)
 }
 

@@ -16,9 +16,15 @@ import (
 
 func tracer() trace.Tracer { return telemetry.Tracer("volumed") }
 
-// podContext gives ctx with the pod's trace.
+// podContext gives ctx with the pod and its trace.
 func podContext(ctx context.Context, e *entry) context.Context {
-	return telemetry.ContextWithTrace(ctx, e.trace.GetTraceparent(), e.trace.GetTracestate())
+	return telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, e.trace.GetTraceparent(), e.trace.GetTracestate()),
+		telemetry.About{PodUID: e.uid, Namespace: e.namespace, PodName: e.name})
+}
+
+// logContext is for what is said about a pod.
+func (c *Controller) logContext(e *entry) context.Context {
+	return podContext(context.Background(), e)
 }
 
 // setupSpan covers the set-up of all of a pod's volumes, from the first operation until they are READY. A nil one does
@@ -28,7 +34,7 @@ type setupSpan struct {
 }
 
 func (c *Controller) startSpan(e *entry) *setupSpan {
-	_, span := telemetry.Start(podContext(context.Background(), e), c.tracer, "volume.setup", podAttributes(e.uid, e.namespace, e.name)...)
+	_, span := telemetry.Start(podContext(context.Background(), e), c.tracer, "volume.setup")
 	return &setupSpan{span: span}
 }
 
@@ -46,16 +52,9 @@ func (s *setupSpan) end(err error) {
 	}
 }
 
-func podAttributes(uid, namespace, name string) []attribute.KeyValue {
-	return []attribute.KeyValue{telemetry.PodUID.String(uid), telemetry.NamespaceName.String(namespace), telemetry.PodName.String(name)}
-}
-
-// span starts the span of one operation.
+// span starts the span of one operation on the pod of ctx.
 func (c *Controller) span(ctx context.Context, name string, p *plugin.Pod, volume string) (context.Context, func(error)) {
 	var attrs []attribute.KeyValue
-	if p != nil {
-		attrs = podAttributes(p.UID, p.Namespace, p.Name)
-	}
 	if volume != "" {
 		attrs = append(attrs, telemetry.VolumeName.String(volume), telemetry.VolumeType.String(pluginOf(p, volume)))
 	}
@@ -107,7 +106,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.volumes.Collect(ch)
 }
 
-func (m *Metrics) observe(plugin, operation string, started time.Time, err error) {
+func (m *Metrics) observe(ctx context.Context, plugin, operation string, started time.Time, err error) {
 	status := "success"
 	switch {
 	case fault.Is(err, fault.Canceled):
@@ -115,7 +114,7 @@ func (m *Metrics) observe(plugin, operation string, started time.Time, err error
 	case err != nil:
 		status = "fail-unknown"
 	}
-	m.operations.WithLabelValues(plugin, operation, status, "false").Observe(time.Since(started).Seconds())
+	telemetry.Observe(ctx, m.operations.WithLabelValues(plugin, operation, status, "false"), time.Since(started))
 }
 
 // count brings the gauges up to date with a pod.
