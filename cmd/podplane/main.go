@@ -14,6 +14,7 @@ import (
 	"github.com/podplane/podplane/cmd/podplane/internal/backup"
 	"github.com/podplane/podplane/cmd/podplane/internal/cli"
 	"github.com/podplane/podplane/cmd/podplane/internal/credentials"
+	"github.com/podplane/podplane/cmd/podplane/internal/doctor"
 	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
@@ -53,7 +54,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 			cmd.AddCommand(c)
 		}
 	}
-	add("host", slices.Concat(up.Commands(), backup.Commands(), credentials.Commands())...)
+	add("host", slices.Concat(up.Commands(), doctor.Commands(), backup.Commands(), credentials.Commands())...)
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	add("container", incontainer.Commands()...)

@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/podplane/podplane/internal/fault"
-	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
 const (
@@ -217,11 +218,11 @@ func (h Holdings) String() string {
 // Holdings counts what the bus holds; what does not exist counts as empty.
 func (c *Conn) Holdings(ctx context.Context) (Holdings, error) {
 	var h Holdings
-	pods, err := (&Bucket[*podplanev1.PodRecord]{c: c, spec: Pods}).List(ctx, ">")
+	pods, err := Look(c, Pods).List(ctx, ">")
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return h, fmt.Errorf("count pods: %w", err)
 	}
-	objects, err := (&Bucket[*podplanev1.ObjectRecord]{c: c, spec: Objects}).List(ctx, ">")
+	objects, err := Look(c, Objects).List(ctx, ">")
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return h, fmt.Errorf("count objects: %w", err)
 	}
@@ -235,7 +236,7 @@ func (c *Conn) Holdings(ctx context.Context) (Holdings, error) {
 
 // Running lists the replicas that are registered, as service/instance@node; none when there is no such bucket.
 func (c *Conn) Running(ctx context.Context) ([]string, error) {
-	list, err := (&Bucket[*podplanev1.ServiceRecord]{c: c, spec: Services}).List(ctx, ">")
+	list, err := Look(c, Services).List(ctx, ">")
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil
 	}
@@ -247,4 +248,36 @@ func (c *Conn) Running(ctx context.Context) ([]string, error) {
 		names[i] = e.Value.GetService() + "/" + e.Value.GetInstance() + "@" + e.Value.GetNode()
 	}
 	return names, nil
+}
+
+// Look gives a bucket for reading only: nothing is made. Where the bucket does not exist reading is of kind NotFound.
+func Look[T proto.Message](c *Conn, spec BucketSpec[T]) *Bucket[T] { return &Bucket[T]{c: c, spec: spec} }
+
+// Extent is how much a bucket or stream holds.
+type Extent struct {
+	Name            string
+	Bytes, MaxBytes uint64
+	// Rolling says that at the bound the oldest messages go; otherwise new ones are refused.
+	Rolling bool
+	// Last is when the newest message was stored, Server the server's clock when it answered.
+	Last, Server time.Time
+}
+
+// Extents asks for the extent of every bucket and stream that exists.
+func (c *Conn) Extents(ctx context.Context) ([]Extent, error) {
+	var list []Extent
+	for _, d := range declared() {
+		info, err := c.streamInfo(ctx, d.stream)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask for the extent of %s %s: %w", d.kind, d.name, err)
+		}
+		list = append(list, Extent{
+			Name: d.name, Bytes: info.State.Bytes, MaxBytes: uint64(max(info.Config.MaxBytes, 0)),
+			Rolling: info.Config.Discard == jetstream.DiscardOld, Last: info.State.LastTime, Server: info.TimeStamp,
+		})
+	}
+	return list, nil
 }

@@ -135,6 +135,14 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) checkPrograms() error {
+	if missing := c.Missing(); len(missing) > 0 {
+		return fmt.Errorf("missing %s: run `make runtime images` first", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// Missing lists the programs and archives that are not there.
+func (c *Config) Missing() []string {
 	var missing []string
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"} {
 		missing = appendMissing(missing, c.program(name))
@@ -145,10 +153,7 @@ func (c *Config) checkPrograms() error {
 	for _, image := range c.Images {
 		missing = appendMissing(missing, image.Archive)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("missing %s: run `make runtime images` first", strings.Join(missing, ", "))
-	}
-	return nil
+	return missing
 }
 
 func appendMissing(missing []string, path string) []string {

@@ -63,6 +63,16 @@ func storeKey(storeDir, keyFile string) (string, error) {
 	return key, nil
 }
 
+// CheckKey says whether a server could read the records in a directory with the key in a file, without making anything: nil where there are no
+// records yet, or none that are encrypted.
+func CheckKey(storeDir, keyFile string) error {
+	if _, err := os.Stat(filepath.Join(storeDir, checkFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err := storeKey(storeDir, keyFile)
+	return err
+}
+
 func readKey(file string) (string, error) {
 	info, err := os.Stat(file)
 	if err != nil {

@@ -107,6 +107,12 @@ func (a *Access) read(ctx context.Context, f func(context.Context, *bus.Conn) er
 	return serve(ctx, a.Host.BusDir(), a.Host.BusKey(), f)
 }
 
+// Connected calls f with an administrator's connection to a server that runs.
+func Connected(ctx context.Context, host up.Config, url, seed string, f func(context.Context, *bus.Conn) error) error {
+	a := Access{Host: host}
+	return a.connected(ctx, url, seed, f)
+}
+
 // connected calls f with a connection to a server that runs.
 func (a *Access) connected(ctx context.Context, url, seed string, f func(context.Context, *bus.Conn) error) error {
 	cfg := bus.Config{URL: url, NKeySeedFile: seed, Instance: "operator", Replicas: a.Replicas, RequestTimeout: requestTimeout}

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podplane/podplane/internal/hostruntime"
 )
 
 // What other commands of this host have to know of a Podplane that is up, or is not.
@@ -59,4 +63,29 @@ func Exclusive(runDir string) (release func(), err error) {
 		return nil, err
 	}
 	return l.release, nil
+}
+
+// OwnRuntime is the configuration of the runtime that podplane up runs when none is named.
+func (c Config) OwnRuntime() (hostruntime.Config, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return hostruntime.Config{}, fmt.Errorf("find own binary: %w", err)
+	}
+	local, err := localDir(self)
+	if err != nil {
+		return hostruntime.Config{}, err
+	}
+	cfg := hostruntime.DefaultConfig(local)
+	cfg.Root, cfg.State = filepath.Join(c.Root, "containerd"), filepath.Join(c.RunDir, "containerd")
+	return cfg, nil
+}
+
+// HostFlags are the flags by which every command of the host finds what podplane up has there.
+func HostFlags(cmd *cobra.Command, cfg *Config) { hostFlags(cmd, cfg) }
+
+// ListenFlags are those of the addresses on which podplane up listens.
+func ListenFlags(cmd *cobra.Command, cfg *Config) {
+	f := cmd.Flags()
+	f.StringVar(&cfg.Listen, "listen", cfg.Listen, "as for podplane up")
+	f.StringVar(&cfg.NATSListen, "nats-listen", cfg.NATSListen, "as for podplane up")
 }

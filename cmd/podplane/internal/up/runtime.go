@@ -24,12 +24,10 @@ func (s *stack) startRuntime(ctx context.Context) error {
 		s.say("  runtime   %s, as named\n", s.cfg.CRIEndpoint)
 		return nil
 	}
-	local, err := localDir(s.self)
+	cfg, err := s.cfg.OwnRuntime()
 	if err != nil {
 		return err
 	}
-	cfg := hostruntime.DefaultConfig(local)
-	cfg.Root, cfg.State = filepath.Join(s.cfg.Root, "containerd"), filepath.Join(s.cfg.RunDir, "containerd")
 	r, err := hostruntime.Start(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("start the runtime: %w", err)
