@@ -47,6 +47,9 @@ var pullKinds = []struct {
 	{"no such host", fault.Unavailable},
 	{"network is unreachable", fault.Unavailable},
 	{"i/o timeout", fault.Unavailable},
+	{"connection reset by peer", fault.Unavailable},
+	{": EOF", fault.Unavailable},
+	{"unexpected EOF", fault.Unavailable},
 	{"no space left on device", fault.ResourceExhausted},
 }
 

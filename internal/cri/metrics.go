@@ -93,4 +93,5 @@ const (
 	opPullImage                = "pull_image"
 	opRemoveImage              = "remove_image"
 	opImageFsInfo              = "image_fs_info"
+	opListDownloads            = "list_downloads"
 )

@@ -79,6 +79,13 @@ type ImageService interface {
 	ImageFsInfo(ctx context.Context) (ImageFsInfo, error)
 }
 
+// DownloadLister says what a runtime downloads.
+type DownloadLister interface {
+	// Downloads returns what is being downloaded at this moment, of all pulls, and what pulls that were cut short left. Kind Unimplemented
+	// where the runtime does not tell: CRI has no call for it, only some runtimes do.
+	Downloads(ctx context.Context) ([]Download, error)
+}
+
 // Execer runs commands in containers.
 type Execer interface {
 	// ExecSync runs a command in a running container and waits for its end, for at most the timeout (rounded up to

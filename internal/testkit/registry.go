@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -29,15 +30,22 @@ type Registry struct {
 	// pushes go round the rules below, which are for the runtime.
 	handler http.Handler
 
-	mu    sync.Mutex
-	rules map[string]*Rule
-	pulls map[string]int
+	mu     sync.Mutex
+	rules  map[string]*Rule
+	pulls  map[string]int
+	tokens map[string]string // to the user that they were given to
 }
 
 // Rule changes how a repository answers to those who pull.
 type Rule struct {
-	// User and Password are asked for when User is not empty.
+	// User and Password are asked for when User is not empty; with Token, for a token that they are exchanged for at another address.
 	User, Password string
+	Token          bool
+	// Away: connections are closed without an answer.
+	Away bool
+	// Blob, when not nil, is called before each piece of a layer or configuration is sent, with how many bytes of this answer were sent. It may wait; an error
+	// cuts the connection.
+	Blob func(ctx context.Context, sent int) error
 	// Status, when not 0, is answered to everything.
 	Status int
 	// Hold, when not nil, keeps requests waiting until it is closed.
@@ -55,6 +63,7 @@ func newRegistry() (*Registry, error) {
 		served:  make(chan error, 1),
 		rules:   map[string]*Rule{},
 		pulls:   map[string]int{},
+		tokens:  map[string]string{},
 	}
 	r.server = &http.Server{Handler: http.HandlerFunc(r.serve), ReadHeaderTimeout: 10 * time.Second}
 	// A connection that is kept would be a goroutine in the leak checks of tests that did not pull.
@@ -103,26 +112,20 @@ func (r *Registry) Pulls(repository string) int {
 }
 
 func (r *Registry) serve(w http.ResponseWriter, request *http.Request) {
+	if request.URL.Path == tokenPath {
+		r.giveToken(w, request)
+		return
+	}
 	repository := repositoryOf(request.URL.Path)
 	r.mu.Lock()
 	rule := r.rules[repository]
 	r.mu.Unlock()
 	if rule != nil {
-		if rule.Hold != nil {
-			select {
-			case <-rule.Hold:
-			case <-request.Context().Done():
-				return
-			}
-		}
-		if rule.Status != 0 {
-			http.Error(w, http.StatusText(rule.Status), rule.Status)
+		if !r.obey(rule, w, request) {
 			return
 		}
-		if user, password, _ := request.BasicAuth(); rule.User != "" && (user != rule.User || password != rule.Password) {
-			w.Header().Set("WWW-Authenticate", `Basic realm="testkit"`)
-			http.Error(w, "credentials are missing or wrong", http.StatusUnauthorized)
-			return
+		if rule.Blob != nil && strings.Contains(request.URL.Path, "/blobs/") {
+			w = &paced{ResponseWriter: w, ctx: request.Context(), step: rule.Blob}
 		}
 	}
 	if request.Method == http.MethodGet && strings.Contains(request.URL.Path, "/manifests/") {
@@ -130,7 +133,99 @@ func (r *Registry) serve(w http.ResponseWriter, request *http.Request) {
 		r.pulls[repository]++
 		r.mu.Unlock()
 	}
+	if strings.HasSuffix(request.Header.Get("Range"), "-") {
+		request.Header.Del("Range") // it only knows ranges with an end; containerd takes what it asked for out of the whole
+	}
 	r.handler.ServeHTTP(w, request)
+}
+
+// obey does what the rule says, and says whether the request goes on.
+func (r *Registry) obey(rule *Rule, w http.ResponseWriter, request *http.Request) bool {
+	if rule.Hold != nil {
+		select {
+		case <-rule.Hold:
+		case <-request.Context().Done():
+			return false
+		}
+	}
+	if rule.Away {
+		panic(http.ErrAbortHandler)
+	}
+	if rule.Status != 0 {
+		http.Error(w, http.StatusText(rule.Status), rule.Status)
+		return false
+	}
+	if rule.User == "" || r.authorized(rule, request) {
+		return true
+	}
+	challenge := `Basic realm="testkit"`
+	if rule.Token {
+		challenge = `Bearer realm="http://` + r.Host + tokenPath + `",service="testkit"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	http.Error(w, "credentials are missing or wrong", http.StatusUnauthorized)
+	return false
+}
+
+// tokenPath is where credentials are exchanged for a token.
+const tokenPath = "/token"
+
+func (r *Registry) authorized(rule *Rule, request *http.Request) bool {
+	if !rule.Token {
+		user, password, _ := request.BasicAuth()
+		return user == rule.User && password == rule.Password
+	}
+	token, ok := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return ok && r.tokens[token] == rule.User
+}
+
+// giveToken gives a token to a user of any rule.
+func (r *Registry) giveToken(w http.ResponseWriter, request *http.Request) {
+	user, password, _ := request.BasicAuth()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rule := range r.rules {
+		if rule != nil && rule.Token && rule.User == user && rule.Password == password {
+			token := rand.Text()
+			r.tokens[token] = user
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"token":%q}`, token)
+			return
+		}
+	}
+	http.Error(w, "no such user", http.StatusUnauthorized)
+}
+
+// paced asks before each piece that it sends.
+type paced struct {
+	http.ResponseWriter
+	ctx  context.Context
+	step func(context.Context, int) error
+	sent int
+}
+
+// piece is how much is sent at once.
+const piece = 16 << 10
+
+// Write implements io.Writer.
+func (p *paced) Write(b []byte) (int, error) {
+	written := 0
+	for len(b) > 0 {
+		if err := p.step(p.ctx, p.sent); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		n, err := p.ResponseWriter.Write(b[:min(len(b), piece)])
+		written, p.sent, b = written+n, p.sent+n, b[n:]
+		if err != nil {
+			return written, err
+		}
+		if f, ok := p.ResponseWriter.(http.Flusher); ok {
+			f.Flush()
+		}
+	}
+	return written, nil
 }
 
 // repositoryOf takes the repository out of /v2/<repository>/<manifests|blobs|tags>/...

@@ -3,6 +3,7 @@ module github.com/podplane/podplane/services/syncd
 go 1.26.0
 
 require (
+	github.com/google/go-containerregistry v0.22.1
 	github.com/podplane/podplane/internal v0.0.0
 	github.com/podplane/podplane/proto v0.0.0
 	github.com/prometheus/client_golang v1.25.0
@@ -16,7 +17,6 @@ require (
 	github.com/docker/cli v29.7.2+incompatible // indirect
 	github.com/docker/docker-credential-helpers v0.9.3 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
-	github.com/google/go-containerregistry v0.22.1 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect

@@ -38,7 +38,8 @@ type Config struct {
 	ClusterDNS    []string `json:"clusterDNS" usage:"addresses of the cluster's DNS server; empty: pods get the node's"`
 	ResolvConf    string   `json:"resolvConf" usage:"the node's resolver configuration; empty: none"`
 	StartSlots    int      `json:"startSlots" usage:"sandboxes and containers that are started at one time; 0: by the number of CPUs"`
-	PullSlots     int      `json:"pullSlots" usage:"images that are pulled at one time; 0: 6"`
+	PullSlots     int      `json:"pullSlots" usage:"images that are pulled at one time; 0: 6, 1: one after the other"`
+	Images        Images   `json:"images"`
 
 	Resync              time.Duration `json:"resync" usage:"how often all pods are compared with the runtime"`
 	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
@@ -50,7 +51,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, ResolvConf: "/etc/resolv.conf",
-		Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
+		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
 	}
 }
 
@@ -173,7 +174,7 @@ func (n *node) work(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	manager, executor, err := n.manager()
+	manager, executor, puller, err := n.manager()
 	if err != nil {
 		return err
 	}
@@ -188,6 +189,7 @@ func (n *node) work(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return feed.Run(ctx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) })
 	g.Go(func() error { return collector.Run(ctx) })
+	g.Go(func() error { return puller.Run(ctx) })
 	// The workers go on until the shards are given up.
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -219,10 +221,13 @@ func (n *node) podChange(c store.PodChange) worker.PodChange {
 }
 
 // manager makes the workers' manager.
-func (n *node) manager() (*worker.Manager, *runtime.Executor, error) {
+func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, error) {
 	recorder := podEvents{n.deps.Events}
 	settings := &settings{runtime: n.client}
-	puller := images.New(n.client, n.store, recorder, n.cfg.PullSlots)
+	puller, err := n.puller(recorder)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	executor := runtime.New(runtime.Config{
 		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
@@ -230,7 +235,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, error) {
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)
 	if err != nil {
-		return nil, nil, fmt.Errorf("register the workers' metrics: %w", err)
+		return nil, nil, nil, fmt.Errorf("register the workers' metrics: %w", err)
 	}
 	return worker.New(worker.Config{
 		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
@@ -238,7 +243,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, error) {
 	}, worker.Deps{
 		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
-	}, n.deps.Log), executor, nil
+	}, n.deps.Log), executor, puller, nil
 }
 
 // podEvents records Events about pods.

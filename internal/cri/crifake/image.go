@@ -188,6 +188,14 @@ func (r *Runtime) ImageFsInfo(ctx context.Context) (cri.ImageFsInfo, error) {
 	return r.imageFs, nil
 }
 
+// Downloads implements [cri.DownloadLister]: this runtime does not tell.
+func (r *Runtime) Downloads(ctx context.Context) ([]cri.Download, error) {
+	if err := r.enter(ctx, "list_downloads", ""); err != nil {
+		return nil, err
+	}
+	return nil, callError("list_downloads", "", fault.Unimplemented, "downloads are not listed")
+}
+
 // SetImageFsInfo changes what ImageFsInfo answers.
 func (r *Runtime) SetImageFsInfo(info cri.ImageFsInfo) {
 	r.mu.Lock()

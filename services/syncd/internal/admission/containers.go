@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func validateContainers(s *v1.PodSpec, volumes map[string]bool, p *field.Path) field.ErrorList {
+func validateContainers(s *v1.PodSpec, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	if len(s.Containers) == 0 {
 		list = append(list, field.Required(p.Child("containers"), "must have at least one container"))
@@ -39,7 +39,7 @@ func validateContainers(s *v1.PodSpec, volumes map[string]bool, p *field.Path) f
 	return list
 }
 
-func validateContainer(c *v1.Container, volumes map[string]bool, p *field.Path) field.ErrorList {
+func validateContainer(c *v1.Container, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	switch {
 	case c.Image == "":

@@ -155,6 +155,8 @@ func defaultVolume(v *v1.Volume) {
 		setIfNil(&v.ConfigMap.DefaultMode, fileMode)
 	case v.Secret != nil:
 		setIfNil(&v.Secret.DefaultMode, fileMode)
+	case v.Image != nil && v.Image.PullPolicy == "":
+		v.Image.PullPolicy = pullPolicy(v.Image.Reference)
 	}
 }
 

@@ -3,6 +3,7 @@ package admission
 import (
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,20 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// supportedVolumes are the sources that volumed sets up.
-var supportedVolumes = []string{"emptyDir", "hostPath", "configMap", "secret"}
+// supportedVolumes are the sources that volumed sets up, and images, which the runtime mounts.
+var supportedVolumes = []string{"emptyDir", "hostPath", "configMap", "secret", "image"}
 
-// validateVolumes also gives the names of the volumes, for the mounts that refer to them.
-func validateVolumes(volumes []v1.Volume, p *field.Path) (map[string]bool, field.ErrorList) {
+// validateVolumes also gives the volumes by name, for the mounts that refer to them.
+func validateVolumes(volumes []v1.Volume, p *field.Path) (map[string]*v1.Volume, field.ErrorList) {
 	var list field.ErrorList
-	names := make(map[string]bool, len(volumes))
+	names := make(map[string]*v1.Volume, len(volumes))
 	for i := range volumes {
 		v, at := &volumes[i], p.Index(i)
 		list = append(list, invalidIf(at.Child("name"), v.Name, validation.IsDNS1123Label(v.Name))...)
-		if names[v.Name] {
+		if names[v.Name] != nil {
 			list = append(list, field.Duplicate(at.Child("name"), v.Name))
 		}
-		names[v.Name] = true
+		names[v.Name] = v
 		list = append(list, validateSource(v, at)...)
 	}
 	return names, list
@@ -36,7 +37,7 @@ func validateSource(v *v1.Volume, p *field.Path) field.ErrorList {
 		list = append(list, field.Forbidden(p.Child(sources[1]), "may not specify more than 1 volume type"))
 	}
 	for _, s := range sources {
-		if s != "emptyDir" && s != "hostPath" && s != "configMap" && s != "secret" {
+		if !slices.Contains(supportedVolumes, s) {
 			list = append(list, notHere(p.Child(s), "volumes of type "+s, supportedVolumes...))
 		}
 	}
@@ -62,7 +63,21 @@ func validateSource(v *v1.Volume, p *field.Path) field.ErrorList {
 		list = append(list, validateRef(at.Child("secretName"), s.SecretName)...)
 		list = append(list, validateFiles(s.DefaultMode, s.Items, at)...)
 	}
+	if i := v.Image; i != nil {
+		list = append(list, validateImageVolume(i, p.Child("image"))...)
+	}
 	return list
+}
+
+func validateImageVolume(i *v1.ImageVolumeSource, p *field.Path) field.ErrorList {
+	var list field.ErrorList
+	switch {
+	case i.Reference == "":
+		list = append(list, field.Required(p.Child("reference"), "must name an image"))
+	case strings.TrimSpace(i.Reference) != i.Reference:
+		list = append(list, field.Invalid(p.Child("reference"), i.Reference, "must not have leading or trailing whitespace"))
+	}
+	return append(list, enum(p.Child("pullPolicy"), i.PullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)...)
 }
 
 // sourcesOf gives the JSON names of the volume sources that are set.
@@ -140,7 +155,7 @@ func hasDotDot(p string) bool {
 	return false
 }
 
-func validateMounts(c *v1.Container, volumes map[string]bool, p *field.Path) field.ErrorList {
+func validateMounts(c *v1.Container, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	paths := make(map[string]bool, len(c.VolumeMounts))
 	privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
@@ -149,7 +164,7 @@ func validateMounts(c *v1.Container, volumes map[string]bool, p *field.Path) fie
 		switch {
 		case m.Name == "":
 			list = append(list, field.Required(at.Child("name"), "must name a volume of the pod"))
-		case !volumes[m.Name]:
+		case volumes[m.Name] == nil:
 			list = append(list, field.NotFound(at.Child("name"), m.Name))
 		}
 		switch {
@@ -161,6 +176,7 @@ func validateMounts(c *v1.Container, volumes map[string]bool, p *field.Path) fie
 			list = append(list, field.Invalid(at.Child("mountPath"), m.MountPath, "must be unique"))
 		}
 		paths[m.MountPath] = true
+		list = append(list, validateSubPath(m, volumes[m.Name], at)...)
 		list = append(list, validateMountOptions(m, privileged, at)...)
 	}
 	for i := range c.VolumeDevices {
@@ -169,11 +185,24 @@ func validateMounts(c *v1.Container, volumes map[string]bool, p *field.Path) fie
 	return list
 }
 
+// validateSubPath lets parts be mounted of images only, where the runtime finds them.
+func validateSubPath(m *v1.VolumeMount, of *v1.Volume, p *field.Path) field.ErrorList {
+	at := p.Child("subPath")
+	switch {
+	case m.SubPath == "":
+		return nil
+	case of == nil || of.Image == nil:
+		return field.ErrorList{notHere(at, "a part of a volume that is no image")}
+	case path.IsAbs(m.SubPath):
+		return field.ErrorList{field.Invalid(at, m.SubPath, "must be a relative path")}
+	case hasDotDot(m.SubPath):
+		return field.ErrorList{field.Invalid(at, m.SubPath, "must not contain '..'")}
+	}
+	return nil
+}
+
 func validateMountOptions(m *v1.VolumeMount, privileged bool, p *field.Path) field.ErrorList {
 	var list field.ErrorList
-	if m.SubPath != "" {
-		list = append(list, notHere(p.Child("subPath"), "a part of a volume"))
-	}
 	if m.SubPathExpr != "" {
 		list = append(list, notHere(p.Child("subPathExpr"), "a part of a volume"))
 	}

@@ -1,19 +1,29 @@
-// Package images makes the images of containers present, by their pull policy.
+// Package images makes the images of containers and image volumes present, by their pull policy.
 //
-// Pulls go in parallel, also within one pod, up to a budget; what waits for the budget or for the registry is cancelled with its context. Whether and when a failed pull is
-// tried again is decided by the caller. Credentials come from the pod's imagePullSecrets; they never appear in errors or events.
+// Pulls go in parallel, also within one pod, up to a budget, first come, first served; what waits for the budget or for the registry is cancelled with its context, and says so
+// in Events. Whether and when a failed pull is tried again is decided by the caller. A pull has no deadline: that it goes on is told in Events, with what the runtime knows of it.
+//
+// # Credentials
+//
+// A pull is tried with each that matches the image, in this order, until one is good: those of the pod's imagePullSecrets, those of the node's Docker
+// configuration, those of credential provider plugins (package credprovider); without any if none matches. They never appear in errors or events.
+//
+// An image that is present may be used without pulling only by pods that are known to have good credentials for it (package access).
 package images
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/services/syncd/internal/images/access"
+	"github.com/podplane/podplane/services/syncd/internal/images/credprovider"
 )
 
 // Reasons of failures that are found here; others come from the runtime's [cri.ImageError].
@@ -36,52 +46,194 @@ type Recorder interface {
 type Runtime interface {
 	PullImage(ctx context.Context, image cri.ImageSpec, auth *cri.AuthConfig, sandbox *cri.SandboxConfig) (string, error)
 	ImageStatus(ctx context.Context, image cri.ImageSpec) (cri.Image, error)
+	ListImages(ctx context.Context) ([]cri.Image, error)
+	// Downloads says what is being downloaded at this moment; of kind Unimplemented where the runtime does not tell.
+	Downloads(ctx context.Context) ([]cri.Download, error)
 }
 
-// Puller makes images present.
+// Config is how images are pulled on this node. The zero value pulls with the pods' own secrets and without the check of images that others pulled.
+type Config struct {
+	// Parallel is how many pulls run at one time; 0: DefaultParallel, 1: one after the other.
+	Parallel int
+	// NodeConfigs are where the node's Docker configuration may be: the first file that there is counts.
+	NodeConfigs []string
+	// Providers are the credential provider plugins; may be nil.
+	Providers *credprovider.Set
+	// Guard keeps pods from images that others pulled; may be nil.
+	Guard *access.Guard
+	// Progress is how often a pull that goes on is told of; 0: DefaultProgress.
+	Progress time.Duration
+	// Metrics may be nil, Log must not.
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Defaults of Config.
+const (
+	DefaultParallel = 6
+	DefaultProgress = 30 * time.Second
+)
+
+// Puller makes images present. Its methods may be called from many goroutines.
 type Puller struct {
+	cfg     Config
 	runtime Runtime
 	secrets Secrets
 	events  Recorder
+	node    nodeConfig
 	budget  chan struct{}
 	now     func() time.Time
 }
 
-// DefaultParallel is how many pulls run at one time unless configured.
-const DefaultParallel = 6
-
-// New makes a Puller that runs at most parallel pulls at one time.
-func New(runtime Runtime, secrets Secrets, events Recorder, parallel int) *Puller {
-	if parallel <= 0 {
-		parallel = DefaultParallel
+// New makes a Puller.
+func New(cfg Config, runtime Runtime, secrets Secrets, events Recorder) *Puller {
+	if cfg.Parallel <= 0 {
+		cfg.Parallel = DefaultParallel
 	}
-	return &Puller{runtime: runtime, secrets: secrets, events: events, budget: make(chan struct{}, parallel), now: time.Now}
+	if cfg.Progress <= 0 {
+		cfg.Progress = DefaultProgress
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Puller{
+		cfg: cfg, runtime: runtime, secrets: secrets, events: events, node: nodeConfig{files: cfg.NodeConfigs},
+		budget: make(chan struct{}, cfg.Parallel), now: time.Now,
+	}
 }
 
-// Ensure makes the image of a container present and describes it. An error is a *cri.ImageError, or the context's.
-func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container) (cri.Image, error) {
-	spec := cri.ImageSpec{Image: c.Image, UserImage: c.Image}
-	if c.ImagePullPolicy != v1.PullAlways {
-		img, err := p.runtime.ImageStatus(ctx, spec)
-		switch {
-		case err == nil:
-			p.events.PodEvent(pod, c.Name, v1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", c.Image))
-			return img, nil
-		case !fault.Is(err, fault.NotFound):
-			return cri.Image{}, p.inspectFailed(pod, c, err)
-		case c.ImagePullPolicy == v1.PullNever:
-			err = &cri.ImageError{
-				Image: c.Image, Reason: ReasonErrImageNeverPull,
-				Err: fault.New(fault.NotFound, "Container image %q is not present with pull policy of Never", c.Image),
-			}
-			p.events.PodEvent(pod, c.Name, v1.EventTypeWarning, ReasonErrImageNeverPull, err.Error())
-			return cri.Image{}, err
+// MatchesRegistry says whether an image is one that a registry's pattern is about: host[:port][/path], with wildcards in labels of the host.
+func MatchesRegistry(pattern, image string) bool {
+	ref, err := parseReference(image)
+	return err == nil && matchesImage(normalizeRegistry(pattern), ref)
+}
+
+// tidyPeriod is how often the pull records are compared with the images, and tidyAgain how soon when that failed.
+const (
+	tidyPeriod = time.Hour
+	tidyAgain  = time.Minute
+)
+
+// Run keeps the pull records tidy until ctx ends.
+func (p *Puller) Run(ctx context.Context) error {
+	if p.cfg.Guard == nil {
+		<-ctx.Done()
+		return nil
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
 		}
+		next := tidyPeriod
+		if err := p.cfg.Guard.Tidy(ctx, p.runtime); err != nil && ctx.Err() == nil {
+			next = tidyAgain
+			p.cfg.Log.WarnContext(ctx, "the pull records can't be tidied", slog.Any("error", err))
+		}
+		timer.Reset(next)
 	}
-	return p.pull(ctx, pod, c, spec)
 }
 
-func (p *Puller) inspectFailed(pod *v1.Pod, c *v1.Container, err error) error {
+// Want is an image that a pod is to have.
+type Want struct {
+	// Container is whose image it is; empty for an image volume.
+	Container string
+	Image     string
+	Policy    v1.PullPolicy
+}
+
+// job is one call of Ensure.
+type job struct {
+	Want
+	pod    *v1.Pod
+	ref    reference
+	spec   cri.ImageSpec
+	secret []credential
+	looked bool
+}
+
+func (p *Puller) event(j *job, eventType, reason, format string, args ...any) {
+	p.events.PodEvent(j.pod, j.Container, eventType, reason, fmt.Sprintf(format, args...))
+}
+
+// Ensure makes an image present and describes it. An error is a *cri.ImageError, or the context's.
+func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, w Want) (cri.Image, error) {
+	j := &job{Want: w, pod: pod, spec: cri.ImageSpec{Image: w.Image, UserImage: w.Image}}
+	var err error
+	if j.ref, err = parseReference(w.Image); err != nil {
+		err = fault.New(fault.Invalid, "Failed to apply default image tag %q: couldn't parse image name %q: %w", w.Image, w.Image, err)
+		p.event(j, v1.EventTypeWarning, "InspectFailed", "%v", err)
+		return cri.Image{}, &cri.ImageError{Image: w.Image, Reason: cri.ReasonInvalidImageName, Err: err}
+	}
+	if w.Policy == v1.PullAlways {
+		p.cfg.Metrics.ensured(w.Policy, "unknown", true)
+		return p.pull(ctx, j)
+	}
+	img, err := p.runtime.ImageStatus(ctx, j.spec)
+	switch {
+	case err == nil && p.allowed(ctx, j, img.ID):
+		p.cfg.Metrics.ensured(w.Policy, "true", false)
+		p.event(j, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", w.Image)
+		return img, nil
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return cri.Image{}, p.inspectFailed(j, err)
+	case w.Policy == v1.PullNever:
+		return cri.Image{}, p.neverPull(j, err == nil)
+	}
+	p.cfg.Metrics.ensured(w.Policy, fmt.Sprint(err == nil), true)
+	return p.pull(ctx, j)
+}
+
+// allowed says whether the pod may use the image as it is on the node.
+func (p *Puller) allowed(ctx context.Context, j *job, id string) bool {
+	if p.cfg.Guard == nil {
+		return true
+	}
+	var offered []access.Secret
+	for _, c := range p.podCredentials(j) {
+		offered = append(offered, *c.secret)
+	}
+	ok, err := p.cfg.Guard.Allowed(j.image(), id, offered)
+	if err != nil {
+		p.cfg.Log.WarnContext(ctx, "a pull record can't be used", slog.String("image", j.Image), slog.Any("error", err))
+	}
+	p.cfg.Metrics.checked(ok, err)
+	return ok
+}
+
+func (j *job) image() access.Image {
+	return access.Image{Name: j.Image, Repository: j.ref.repository()}
+}
+
+// podCredentials are those of the pod's secrets, which are looked up once.
+func (p *Puller) podCredentials(j *job) []credential {
+	if j.looked {
+		return j.secret
+	}
+	var missing []string
+	j.secret, missing = p.secretsOf(j.pod, j.ref)
+	j.looked = true
+	if len(missing) > 0 {
+		p.event(j, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", "))
+	}
+	return j.secret
+}
+
+func (p *Puller) neverPull(j *job, present bool) error {
+	err := fault.New(fault.NotFound, "Container image %q is not present with pull policy of Never", j.Image)
+	if present {
+		err = fault.New(fault.PermissionDenied,
+			"Container image %q is present with pull policy of Never, but it was pulled with other credentials than this pod's", j.Image)
+	}
+	p.event(j, v1.EventTypeWarning, ReasonErrImageNeverPull, "%v", err)
+	return &cri.ImageError{Image: j.Image, Reason: ReasonErrImageNeverPull, Err: err}
+}
+
+func (p *Puller) inspectFailed(j *job, err error) error {
 	if fault.Is(err, fault.Canceled) {
 		return err
 	}
@@ -89,63 +241,6 @@ func (p *Puller) inspectFailed(pod *v1.Pod, c *v1.Container, err error) error {
 	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.BadRequest) {
 		reason = cri.ReasonInvalidImageName
 	}
-	p.events.PodEvent(pod, c.Name, v1.EventTypeWarning, "InspectFailed", fmt.Sprintf("Failed to inspect image %q: %v", c.Image, err))
-	return &cri.ImageError{Image: c.Image, Reason: reason, Err: err}
-}
-
-func (p *Puller) pull(ctx context.Context, pod *v1.Pod, c *v1.Container, spec cri.ImageSpec) (cri.Image, error) {
-	asked := p.now()
-	select {
-	case p.budget <- struct{}{}:
-		defer func() { <-p.budget }()
-	case <-ctx.Done():
-		return cri.Image{}, ctx.Err()
-	}
-	p.events.PodEvent(pod, c.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
-	began := p.now()
-	ref, err := p.try(ctx, pod, c.Name, spec)
-	if err != nil {
-		if ctx.Err() == nil {
-			p.events.PodEvent(pod, c.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", c.Image, err))
-		}
-		return cri.Image{}, err
-	}
-	img, err := p.runtime.ImageStatus(ctx, cri.ImageSpec{Image: ref, UserImage: c.Image})
-	if err != nil {
-		return cri.Image{}, p.inspectFailed(pod, c, err)
-	}
-	done := p.now()
-	p.events.PodEvent(pod, c.Name, v1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %s (%s including waiting). Image size: %d bytes.",
-		c.Image, done.Sub(began).Round(time.Millisecond), done.Sub(asked).Round(time.Millisecond), img.Size))
-	return img, nil
-}
-
-// try pulls with each matching credential in turn, without any when there is none.
-func (p *Puller) try(ctx context.Context, pod *v1.Pod, container string, spec cri.ImageSpec) (string, error) {
-	credentials := p.credentials(pod, container, spec.Image)
-	if len(credentials) == 0 {
-		return p.runtime.PullImage(ctx, spec, nil, nil)
-	}
-	var errs []error
-	for _, auth := range credentials {
-		ref, err := p.runtime.PullImage(ctx, spec, auth, nil)
-		if err == nil {
-			return ref, nil
-		}
-		errs = append(errs, err)
-		if ctx.Err() != nil || !denied(err) {
-			return "", err
-		}
-	}
-	return "", errs[len(errs)-1]
-}
-
-// denied says whether other credentials may help.
-func denied(err error) bool {
-	var e *cri.ImageError
-	if !errors.As(err, &e) {
-		return false
-	}
-	kind := fault.KindOf(e.Err)
-	return kind == fault.Unauthenticated || kind == fault.PermissionDenied || kind == fault.NotFound || kind == fault.Internal
+	p.event(j, v1.EventTypeWarning, "InspectFailed", "Failed to inspect image %q: %v", j.Image, err)
+	return &cri.ImageError{Image: j.Image, Reason: reason, Err: err}
 }

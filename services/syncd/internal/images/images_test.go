@@ -33,6 +33,12 @@ func (r *registry) ImageStatus(_ context.Context, image cri.ImageSpec) (cri.Imag
 	return cri.Image{ID: "sha256:1", Size: 7}, nil
 }
 
+func (r *registry) ListImages(context.Context) ([]cri.Image, error) { return nil, nil }
+
+func (r *registry) Downloads(context.Context) ([]cri.Download, error) {
+	return nil, fault.New(fault.Unimplemented, "not here")
+}
+
 func (r *registry) PullImage(_ context.Context, image cri.ImageSpec, auth *cri.AuthConfig, _ *cri.SandboxConfig) (string, error) {
 	given := ""
 	if auth != nil {
@@ -60,12 +66,12 @@ func (s *surroundings) PodEvent(_ *v1.Pod, container, _, reason, message string)
 	s.events = append(s.events, container+" "+reason+" "+message)
 }
 
-func pod(policy v1.PullPolicy, image string, secrets ...string) (*v1.Pod, *v1.Container) {
+func pod(policy v1.PullPolicy, image string, secrets ...string) (*v1.Pod, images.Want) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image, ImagePullPolicy: policy}}}}
 	for _, s := range secrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s})
 	}
-	return p, &p.Spec.Containers[0]
+	return p, images.Want{Container: "c", Image: image, Policy: policy}
 }
 
 func TestPolicies(t *testing.T) {
@@ -85,7 +91,7 @@ func TestPolicies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, s := &registry{present: test.present}, &surroundings{}
 			p, c := pod(test.policy, "app:1")
-			img, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+			img, err := images.New(images.Config{}, r, s, s).Ensure(t.Context(), p, c)
 			if e, ok := errors.AsType[*cri.ImageError](err); test.reason != "" && (!ok || e.Reason != test.reason) || test.reason == "" && (err != nil || img.ID != "sha256:1") {
 				t.Errorf("image %+v, error %v", img, err)
 			}
@@ -100,9 +106,9 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestInvalidName(t *testing.T) {
-	r, s := &registry{inspect: fault.New(fault.Invalid, "invalid reference format")}, &surroundings{}
+	r, s := &registry{}, &surroundings{}
 	p, c := pod(v1.PullIfNotPresent, "BAD!!")
-	_, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+	_, err := images.New(images.Config{}, r, s, s).Ensure(t.Context(), p, c)
 	if e, ok := errors.AsType[*cri.ImageError](err); !ok || e.Reason != cri.ReasonInvalidImageName {
 		t.Errorf("error %v", err)
 	}
@@ -125,7 +131,7 @@ func TestCredentials(t *testing.T) {
 		ok      bool
 	}{
 		"json":                  {"reg.example/app:1", []string{"json"}, "me:secret", true},
-		"cfg":                   {"reg.example/app@sha256:00", []string{"cfg"}, "me:secret", true},
+		"cfg":                   {"reg.example/app@sha256:" + strings.Repeat("0", 64), []string{"cfg"}, "me:secret", true},
 		"most specific first":   {"reg.example/team/app:1", []string{"cfg", "wrong"}, "me:old me:secret", true},
 		"another path":          {"reg.example/teams/app:1", []string{"wrong"}, "", false},
 		"docker hub, official":  {"busybox", []string{"hub"}, "me:secret", true},
@@ -138,7 +144,7 @@ func TestCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, s := &registry{password: "me:secret"}, &surroundings{secrets: secrets}
 			p, c := pod(v1.PullAlways, test.image, test.secrets...)
-			_, err := images.New(r, s, s, 0).Ensure(t.Context(), p, c)
+			_, err := images.New(images.Config{}, r, s, s).Ensure(t.Context(), p, c)
 			if (err == nil) != test.ok || strings.Join(r.pulls, " ") != test.pulls {
 				t.Errorf("pulled with %q: %v", r.pulls, err)
 			}
@@ -154,7 +160,7 @@ func TestBudgetEndsWithItsContext(t *testing.T) {
 	started := make(chan struct{})
 	slow := &slowRuntime{started: started, hold: hold}
 	s := &surroundings{}
-	puller := images.New(slow, s, s, 1)
+	puller := images.New(images.Config{Parallel: 1}, slow, s, s)
 	p, c := pod(v1.PullAlways, "app:1")
 	done := make(chan error, 1)
 	go func() {

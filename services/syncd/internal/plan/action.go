@@ -17,7 +17,7 @@ const (
 	StopSandbox
 	// RemoveSandbox removes the sandbox ID and its containers.
 	RemoveSandbox
-	// EnsureImage makes the image of Container present, by its pull policy.
+	// EnsureImage makes the image of Container, or of the image volume Volume, present, by its pull policy.
 	EnsureImage
 	// StartContainer creates Container with Attempt in the sandbox SandboxID, starts it and runs its postStart hook. With ID set, a
 	// container that was created already is started.
@@ -46,6 +46,7 @@ func (k Kind) String() string {
 type Action struct {
 	Kind      Kind
 	Container string
+	Volume    string
 	ID        string
 	SandboxID string
 	Attempt   uint32
@@ -71,6 +72,7 @@ func (a Action) String() string {
 		}
 	}
 	add("container", a.Container)
+	add("volume", a.Volume)
 	add("id", a.ID)
 	if a.Kind == CreateSandbox || a.Kind == StartContainer {
 		fmt.Fprintf(&b, " attempt=%d", a.Attempt)

@@ -114,7 +114,7 @@ func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, curre
 		p.wait(Wait{Step: StepStart, Resource: spec.Name, Container: spec.Name, Reason: f.Reason, Message: f.Message, Since: f.At, Until: f.NotBefore})
 		return
 	}
-	ready := p.image(in, spec)
+	ready := p.images(in, spec)
 	if in.hasVolumes() && !in.Volumes.Ready {
 		p.wait(Wait{
 			Step: StepVolumes, Resource: in.Volumes.Resource, Container: spec.Name, Reason: in.creating(),
@@ -146,48 +146,6 @@ func (p *Plan) clearInterrupted(in *Input, name string) bool {
 		}
 	}
 	return found
-}
-
-// image says whether the image is ready for a start, and plans what makes it so.
-func (p *Plan) image(in *Input, spec *v1.Container) bool {
-	img := in.Images[spec.Name]
-	if img.Ref != spec.Image {
-		img = Image{} // the spec was changed meanwhile
-	}
-	if img.Ready {
-		return true
-	}
-	if img.Failures > 0 && in.Now.Before(img.NotBefore) {
-		w := Wait{Step: StepImage, Resource: spec.Image, Container: spec.Name, Reason: img.Reason, Message: img.Message, Since: img.FailedAt, Until: img.NotBefore}
-		if shown := img.FailedAt.Add(imageBackoffShown); img.Reason == ReasonErrImagePull {
-			if in.Now.Before(shown) {
-				p.again(shown)
-			} else {
-				w.Reason = ReasonImagePullBackOff
-				w.Message = fmt.Sprintf("Back-off pulling image %q: %s", spec.Image, img.Message)
-			}
-		}
-		p.wait(w)
-		return false
-	}
-	if in.Busy.Images[spec.Name] {
-		w := Wait{Step: StepImage, Resource: spec.Image, Container: spec.Name, Reason: in.creating(), Message: fmt.Sprintf("pulling image %q", spec.Image)}
-		if img.Failures > 0 {
-			w.Reason, w.Message, w.Since = img.backoffReason(), img.Message, img.FailedAt
-		}
-		p.wait(w)
-		return false
-	}
-	p.do(Action{Kind: EnsureImage, Container: spec.Name})
-	return false
-}
-
-// backoffReason is the waiting reason between failed attempts.
-func (i Image) backoffReason() string {
-	if i.Reason == ReasonErrImagePull {
-		return ReasonImagePullBackOff
-	}
-	return i.Reason
 }
 
 // creating is the waiting reason of a container that is on its way.

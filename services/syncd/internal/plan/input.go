@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -56,7 +57,7 @@ type Stop struct {
 // Busy says which resources have an action under way.
 type Busy struct {
 	Sandbox bool
-	// Containers that are being created or started, by name; images that are being ensured, by container name.
+	// Containers that are being created or started, by name; images that are being ensured, by container name or [VolumeImage].
 	Containers map[string]bool
 	Images     map[string]bool
 	// Kills under way: container ID to the moment at which the container is killed at the latest.
@@ -154,7 +155,7 @@ type Input struct {
 	Busy    Busy
 	Volumes Volumes
 	Probes  map[ProbeKey]Verdict
-	// Images by container name, for the next start.
+	// Images by container name, for the next start, and by [VolumeImage].
 	Images map[string]Image
 	// SandboxFailure and Failures (by container name) hold errors of creation.
 	SandboxFailure Failure
@@ -193,8 +194,10 @@ func (p *Plan) heldBack(in *Input, key, resource string) bool {
 	return true
 }
 
-// hasVolumes says whether the pod waits for volumed at all.
-func (in *Input) hasVolumes() bool { return len(in.Pod.Spec.Volumes) > 0 }
+// hasVolumes says whether the pod waits for volumed at all. Image volumes are the runtime's business.
+func (in *Input) hasVolumes() bool {
+	return slices.ContainsFunc(in.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Image == nil })
+}
 
 // verdict returns the probe's verdict on this instance.
 func (in *Input) verdict(container string, kind ProbeKind, id string) (Verdict, bool) {

@@ -82,10 +82,10 @@ func (m *model) begin(p plan.Plan, a plan.Action) {
 		}
 		busy.Sandbox = true
 	case plan.EnsureImage:
-		if busy.Images[a.Container] || p.Phase != plan.Syncing {
+		if busy.Images[a.ImageKey()] || p.Phase != plan.Syncing {
 			m.fail("%s while busy or in phase %s", a, p.Phase)
 		}
-		busy.Images[a.Container] = true
+		busy.Images[a.ImageKey()] = true
 	case plan.StartContainer:
 		m.checkStart(p, a)
 		busy.Containers[a.Container] = true
@@ -224,8 +224,8 @@ func (m *model) complete(i int, ok bool) {
 		busy.Sandbox = false
 		m.createSandbox(a, ok)
 	case plan.EnsureImage:
-		delete(busy.Images, a.Container)
-		m.in.Images[a.Container] = m.image(a.Container, ok)
+		delete(busy.Images, a.ImageKey())
+		m.in.Images[a.ImageKey()] = m.image(a.ImageKey(), ok)
 	case plan.StartContainer:
 		delete(busy.Containers, a.Container)
 		delete(m.in.Images, a.Container)

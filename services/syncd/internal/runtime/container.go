@@ -23,7 +23,7 @@ const etcHosts = "/etc/hosts"
 
 // containerConfig describes a container to create. It makes no files.
 func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri.ContainerConfig, error) {
-	if err := supported(c); err != nil {
+	if err := supported(r.Pod, c); err != nil {
 		return nil, err
 	}
 	env, err := e.environment(r.Pod, c, r.Sandbox.IPs)
@@ -64,9 +64,9 @@ func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri
 }
 
 // supported names what this node can't do yet; admission refuses it with the field's path, this is the backstop.
-func supported(c *v1.Container) error {
+func supported(p *v1.Pod, c *v1.Container) error {
 	for i := range c.VolumeMounts {
-		if m := &c.VolumeMounts[i]; m.SubPath != "" || m.SubPathExpr != "" {
+		if m := &c.VolumeMounts[i]; (m.SubPath != "" || m.SubPathExpr != "") && !isImageVolume(p, m.Name) {
 			return fmt.Errorf("volume mount %s: subPath is not supported by this node", m.MountPath)
 		}
 	}
@@ -118,12 +118,12 @@ func (e *Executor) mounts(r worker.StartRequest, c *v1.Container) ([]pod.Mount, 
 	ownHosts := false
 	for i := range c.VolumeMounts {
 		vm := &c.VolumeMounts[i]
-		host := r.Volumes[vm.Name]
-		if host == "" {
-			return nil, fmt.Errorf("volume %q is not set up", vm.Name)
+		m, err := volumeMount(r, vm)
+		if err != nil {
+			return nil, err
 		}
 		ownHosts = ownHosts || filepath.Clean(vm.MountPath) == etcHosts
-		m := pod.Mount{ContainerPath: vm.MountPath, HostPath: host, ReadOnly: vm.ReadOnly || readOnlyVolume(r.Pod, vm.Name)}
+		m.ContainerPath = vm.MountPath
 		if !strings.HasPrefix(m.ContainerPath, "/") {
 			m.ContainerPath = "/" + m.ContainerPath
 		}
@@ -151,6 +151,18 @@ func (e *Executor) mounts(r worker.StartRequest, c *v1.Container) ([]pod.Mount, 
 		list = append(list, pod.Mount{ContainerPath: c.TerminationMessagePath, HostPath: filepath.Join(e.containerDir(r.Pod, c.Name), name)})
 	}
 	return list, nil
+}
+
+// volumeMount is the source of a mount.
+func volumeMount(r worker.StartRequest, vm *v1.VolumeMount) (pod.Mount, error) {
+	if isImageVolume(r.Pod, vm.Name) {
+		return imageMount(r, vm)
+	}
+	host := r.Volumes[vm.Name]
+	if host == "" {
+		return pod.Mount{}, fmt.Errorf("volume %q is not set up", vm.Name)
+	}
+	return pod.Mount{HostPath: host, ReadOnly: vm.ReadOnly || readOnlyVolume(r.Pod, vm.Name)}, nil
 }
 
 // readOnlyVolume says whether a volume is read-only whatever its mounts say: those that are made from objects are.

@@ -25,6 +25,7 @@ import (
 	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/keylock"
 	"github.com/podplane/podplane/services/syncd/internal/worker"
 )
 
@@ -70,6 +71,8 @@ type Executor struct {
 	events  worker.Recorder
 	client  *http.Client
 	now     func() time.Time
+	// mounting has the sandboxes in which images are being mounted.
+	mounting keylock.Locks
 }
 
 var (
@@ -102,13 +105,9 @@ func (e *Executor) CreateSandbox(ctx context.Context, p *v1.Pod, attempt uint32,
 	return e.cri.SandboxStatus(ctx, id)
 }
 
-// EnsureImage makes the container's image present by its pull policy.
-func (e *Executor) EnsureImage(ctx context.Context, p *v1.Pod, container string) (cri.Image, error) {
-	c, err := find(p, container)
-	if err != nil {
-		return cri.Image{}, err
-	}
-	return e.images.Ensure(ctx, p, c)
+// EnsureImage makes the image of a container or of an image volume present by its pull policy.
+func (e *Executor) EnsureImage(ctx context.Context, p *v1.Pod, image images.Want) (cri.Image, error) {
+	return e.images.Ensure(ctx, p, image)
 }
 
 // StartContainer creates and starts a container, or starts one that was created before. Once the runtime was asked to start it, the
@@ -155,6 +154,11 @@ func (e *Executor) create(ctx context.Context, r worker.StartRequest) (string, e
 	if err != nil {
 		return "", configError(err)
 	}
+	unlock, err := e.lockImageMounts(ctx, r.Sandbox.ID, config)
+	if err != nil {
+		return "", &worker.StartError{Stage: worker.StageCreate, Reason: worker.ReasonCreateContainerError, Err: err}
+	}
+	defer unlock()
 	id, err := e.cri.CreateContainer(ctx, r.Sandbox.ID, config, sandbox)
 	if err != nil {
 		return "", &worker.StartError{Stage: worker.StageCreate, Reason: worker.ReasonCreateContainerError, Err: err}

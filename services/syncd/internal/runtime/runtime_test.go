@@ -79,8 +79,14 @@ func newNode(t *testing.T) *node {
 		Node: "n1", Root: n.dir, PodLogDir: filepath.Join(n.dir, "logs"), HostIPs: []string{"192.0.2.1"}, ResolvConf: resolv,
 		Cgroups:     runtime.Cgroups{Mount: filepath.Join(n.dir, "cgroup"), Unified: true},
 		Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("8Gi")},
-	}, n.cri, images.New(n.cri, n, n, 0), n, n)
+	}, n.cri, images.New(images.Config{}, n.cri, n, n), n, n)
 	return n
+}
+
+// want is the image of the pod's first container.
+func want(p *v1.Pod) images.Want {
+	c := &p.Spec.Containers[0]
+	return images.Want{Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy}
 }
 
 func write(t *testing.T, path, content string) {
@@ -112,7 +118,7 @@ func (n *node) start(p *v1.Pod, image cri.Image) (pod.Container, *cri.ContainerC
 		n.t.Fatal(err)
 	}
 	if image.ID == "" {
-		present, err := n.exec.EnsureImage(n.t.Context(), p, "c")
+		present, err := n.exec.EnsureImage(n.t.Context(), p, want(p))
 		if err != nil {
 			n.t.Fatal(err)
 		}
@@ -232,7 +238,7 @@ func TestWhatCannotBeConfigured(t *testing.T) {
 			p := newPod(test.change)
 			image := test.image
 			if image.Username != "" {
-				present, err := n.exec.EnsureImage(t.Context(), p, "c")
+				present, err := n.exec.EnsureImage(t.Context(), p, want(p))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -319,7 +325,7 @@ func TestStartIsNotCancelledHalfWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		image, err := n.exec.EnsureImage(t.Context(), p, "c")
+		image, err := n.exec.EnsureImage(t.Context(), p, want(p))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/internal/telemetry"
+	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
 
@@ -142,31 +144,33 @@ func (w *worker) failed(f plan.Failure, reason string, err error) plan.Failure {
 }
 
 func (w *worker) ensureImage(a plan.Action) func(context.Context) func(*worker) {
-	w.busy.Images[a.Container] = true
-	p, ref := w.pod, ""
-	if c := findContainer(w.pod, a.Container); c != nil {
-		ref = c.Image
-	}
+	key, p := a.ImageKey(), w.pod
+	w.busy.Images[key] = true
+	ref, policy, _ := plan.ImageOf(p, key)
 	return func(ctx context.Context) func(*worker) {
-		img, err := w.m.deps.Starter.EnsureImage(ctx, p, a.Container)
+		img, err := w.m.deps.Starter.EnsureImage(ctx, p, images.Want{Container: a.Container, Image: ref, Policy: policy})
 		return func(w *worker) {
-			delete(w.busy.Images, a.Container)
+			delete(w.busy.Images, key)
 			switch {
 			case err == nil:
-				w.images[a.Container], w.infos[a.Container] = plan.Image{Ref: ref, Ready: true}, img
+				maps.DeleteFunc(w.images, func(_ string, i plan.Image) bool { return i.Ref == ref && !i.Ready })
+				w.images[key], w.infos[key] = plan.Image{Ref: ref, Ready: true}, img
 			case errors.Is(err, context.Canceled):
 			default:
-				w.imageFailed(a.Container, ref, err)
+				w.imageFailed(a, ref, err)
 			}
 		}
 	}
 }
 
-func (w *worker) imageFailed(container, ref string, err error) {
+// imageFailed counts one more failure of the image in this pod, whichever container it was for.
+func (w *worker) imageFailed(a plan.Action, ref string, err error) {
 	now := w.m.deps.Now()
-	img := w.images[container]
-	if img.Ref != ref {
-		img = plan.Image{Ref: ref}
+	img := plan.Image{Ref: ref}
+	for _, other := range w.images {
+		if other.Ref == ref && other.Failures > img.Failures {
+			img = other
+		}
 	}
 	img.Failures++
 	img.Reason, img.Message, img.FailedAt = plan.ReasonErrImagePull, err.Error(), now
@@ -174,15 +178,15 @@ func (w *worker) imageFailed(container, ref string, err error) {
 		img.Reason = e.Reason
 	}
 	img.NotBefore = now.Add(plan.ImageDelay(img.Failures))
-	w.images[container] = img
-	w.event(container, v1.EventTypeWarning, "Failed", "Error: "+img.Reason)
+	w.images[a.ImageKey()] = img
+	w.event(a.Container, v1.EventTypeWarning, "Failed", "Error: "+img.Reason)
 }
 
 func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worker) {
 	w.busy.Containers[a.Container] = true
 	r := StartRequest{
 		Pod: w.pod, Container: a.Container, ID: a.ID, Attempt: a.Attempt, RestartDelay: a.Delay,
-		Image: w.infos[a.Container], Volumes: w.volumePaths(),
+		Image: w.infos[a.Container], Volumes: w.volumePaths(), ImageVolumes: w.imageVolumes(),
 	}
 	if s := w.view.runtime.Sandbox(a.SandboxID); s != nil {
 		r.Sandbox = *s
@@ -221,7 +225,7 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 
 func (w *worker) startFailed(r StartRequest, err error) {
 	delete(w.busy.Containers, r.Container)
-	delete(w.images, r.Container)
+	w.forgetImages(r.Container)
 	w.unsure()
 	if errors.Is(err, context.Canceled) {
 		return
@@ -238,6 +242,31 @@ func (w *worker) startFailed(r StartRequest, err error) {
 		w.event(r.Container, v1.EventTypeWarning, "Failed", "Error: "+err.Error())
 	}
 	w.m.deps.Metrics.startFailed(reason)
+}
+
+// forgetImages makes sure that the container's image, and those that it mounts, are looked at before it is tried again: they may be gone.
+func (w *worker) forgetImages(container string) {
+	delete(w.images, container)
+	if c := findContainer(w.pod, container); c != nil {
+		for i := range c.VolumeMounts {
+			delete(w.images, plan.VolumeImage(c.VolumeMounts[i].Name))
+		}
+	}
+}
+
+// imageVolumes maps the pod's image volumes to their images. They stay the same for as long as the pod lives.
+func (w *worker) imageVolumes() map[string]cri.Image {
+	var list map[string]cri.Image
+	for i := range w.pod.Spec.Volumes {
+		name := w.pod.Spec.Volumes[i].Name
+		if img, ok := w.infos[plan.VolumeImage(name)]; ok {
+			if list == nil {
+				list = make(map[string]cri.Image)
+			}
+			list[name] = img
+		}
+	}
+	return list
 }
 
 func (w *worker) containerStarted(r StartRequest, id string, hookErr error) {

@@ -133,7 +133,7 @@ func (w *world) start() *process {
 	p := &process{cancel: cancel}
 	exec := runtime.New(runtime.Config{
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup"},
-	}, w.cri, images.New(w.cri, w, w, 0), w, w)
+	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
 	p.m = worker.New(worker.Config{Node: node, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
 		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w,
 	}, slog.New(slog.DiscardHandler))

@@ -10,6 +10,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/images"
 )
 
 // Observer reads the runtime. A cri.Client is one.
@@ -23,8 +24,8 @@ type Observer interface {
 type Starter interface {
 	// CreateSandbox runs the pod's sandbox and returns its status.
 	CreateSandbox(ctx context.Context, p *v1.Pod, attempt uint32, trace string) (pod.Sandbox, error)
-	// EnsureImage makes the container's image present by its pull policy.
-	EnsureImage(ctx context.Context, p *v1.Pod, container string) (cri.Image, error)
+	// EnsureImage makes the image of a container or of an image volume present by its pull policy.
+	EnsureImage(ctx context.Context, p *v1.Pod, image images.Want) (cri.Image, error)
 	// StartContainer creates and starts a container, or starts one that was created before. Errors are *StartError.
 	StartContainer(ctx context.Context, r StartRequest) (pod.Container, error)
 	// PostStart runs the container's postStart hook, if there is one.
@@ -85,7 +86,9 @@ type StartRequest struct {
 	Image        cri.Image
 	// Volumes maps the pod's volumes to where they are on the host.
 	Volumes map[string]string
-	Trace   string
+	// ImageVolumes maps the pod's image volumes to their images.
+	ImageVolumes map[string]cri.Image
+	Trace        string
 }
 
 // KillRequest describes a container to stop.

@@ -238,8 +238,17 @@ func (w *worker) retryNow() {
 	}
 }
 
-// retryConfig forgets the pauses of containers that could not be configured.
+// pullAgain is how soon after a failed pull a changed config object, which may be a pull secret, lets it be tried again.
+const pullAgain = 2 * time.Second
+
+// retryConfig forgets the pauses of containers that could not be configured, and shortens those of pulls that may have lacked a secret.
 func (w *worker) retryConfig() {
+	for key, img := range w.images {
+		if soon := img.FailedAt.Add(pullAgain); img.Failures > 0 && len(w.pod.Spec.ImagePullSecrets) > 0 && soon.Before(img.NotBefore) {
+			img.NotBefore = soon
+			w.images[key] = img
+		}
+	}
 	for name, f := range w.fails {
 		if f.Reason == ReasonCreateContainerConfigError {
 			f.NotBefore = time.Time{}

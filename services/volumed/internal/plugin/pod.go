@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,9 @@ func Decode(r *podplanev1.PodRecord) (*Pod, error) {
 	if err := json.Unmarshal(r.GetPod(), &j); err != nil {
 		return nil, fmt.Errorf("decode pod %s/%s: %w", r.GetNamespace(), r.GetName(), err)
 	}
-	p := &Pod{UID: r.GetUid(), Namespace: r.GetNamespace(), Name: r.GetName(), Volumes: j.Spec.Volumes}
+	p := &Pod{UID: r.GetUid(), Namespace: r.GetNamespace(), Name: r.GetName()}
+	// The container runtime mounts images itself.
+	p.Volumes = slices.DeleteFunc(j.Spec.Volumes, func(v corev1.Volume) bool { return v.Image != nil })
 	if j.Spec.SecurityContext != nil {
 		p.FSGroup = j.Spec.SecurityContext.FSGroup
 	}
