@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -188,7 +187,7 @@ func (c *Conn) publish(ctx context.Context, m *nats.Msg) (jetstream.PubAck, erro
 func (c *Conn) newMessage(ctx context.Context, subject string, data []byte) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: data, Header: make(nats.Header, 4)}
 	m.Header[HeaderWriter] = []string{c.writer}
-	m.Header[HeaderSchema] = []string{strconv.Itoa(Schema)}
+	c.schema.stamp(m.Header)
 	inject(ctx, m.Header)
 	return m
 }

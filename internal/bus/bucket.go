@@ -243,6 +243,9 @@ func (b *Bucket[T]) last(ctx context.Context, key string) (Entry[T], error) {
 
 // entry decodes a message of the bucket's stream.
 func (b *Bucket[T]) entry(key string, h nats.Header, data []byte, rev uint64, created time.Time) (Entry[T], error) {
+	if err := b.c.schema.checkMessage(h); err != nil {
+		return Entry[T]{Key: key, Revision: rev}, err
+	}
 	e := Entry[T]{Key: key, Revision: rev, Created: created, Writer: h.Get(HeaderWriter), Trace: extract(h)}
 	if h.Get(headerMarkerReason) != "" || h.Get(headerOperation) == operationDelete || h.Get(headerOperation) == operationPurge {
 		e.Deleted = true

@@ -73,6 +73,7 @@ var (
 // called from any goroutine.
 type Conn struct {
 	cfg    Config
+	schema versions
 	nc     *nats.Conn
 	writer string
 	log    *slog.Logger
@@ -114,7 +115,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Conn{
-		cfg: cfg, writer: cfg.Service + "/" + cfg.Instance, log: cfg.Logger, since: time.Now(),
+		cfg: cfg, schema: versions{own: Schema, minReader: MinReader}, writer: cfg.Service + "/" + cfg.Instance, log: cfg.Logger, since: time.Now(),
 		up: make(chan struct{}), states: map[int]func(bool){}, waiters: map[*waiter]struct{}{},
 		owned: map[string]specInfo{}, done: make(chan struct{}),
 	}

@@ -62,7 +62,17 @@ func (c *Conn) ensureOnce(ctx context.Context, s specInfo, owner bool) error {
 			return unavailable(err)
 		}
 		return err
-	case err != nil || !owner || !differs(have.Config, s.config):
+	case err != nil:
+		return err
+	}
+	if err := c.schema.checkStore(s, have.Config.Metadata); err != nil {
+		return err
+	}
+	// What a newer one has declared stays: an older one that is started beside it, or by mistake, undoes nothing.
+	if !owner || c.schema.olderThan(have.Config.Metadata) || !differs(have.Config, s.config) {
+		return nil
+	}
+	if err := c.mayRaise(ctx, s, have.Config.Metadata); err != nil {
 		return err
 	}
 	// Only what we declare is changed: a storage type or an operator's own additions stay.
@@ -82,6 +92,7 @@ func (c *Conn) owns(s specInfo) bool {
 // adjust applies this connection's configuration.
 func (c *Conn) adjust(s specInfo) specInfo {
 	s.config.Replicas = max(c.cfg.Replicas, 1)
+	s.config.Metadata = c.schema.metadata()
 	if l, ok := c.cfg.StreamLimits[s.stream]; ok {
 		if l.MaxAge > 0 {
 			s.config.MaxAge = l.MaxAge
@@ -102,7 +113,7 @@ func differs(have, want jetstream.StreamConfig) bool {
 		next.MaxMsgSize != have.MaxMsgSize || next.MaxAge != have.MaxAge || next.MaxMsgs != have.MaxMsgs ||
 		next.Replicas != have.Replicas || next.Duplicates != have.Duplicates || next.AllowMsgTTL != have.AllowMsgTTL ||
 		next.AllowRollup != have.AllowRollup || next.SubjectDeleteMarkerTTL != have.SubjectDeleteMarkerTTL ||
-		next.Discard != have.Discard
+		next.Discard != have.Discard || readVersions(next.Metadata) != readVersions(have.Metadata)
 }
 
 // merge copies what we declare into cfg.
@@ -111,6 +122,7 @@ func merge(cfg *jetstream.StreamConfig, want jetstream.StreamConfig) {
 	cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize = want.MaxMsgsPerSubject, want.MaxBytes, want.MaxMsgSize
 	cfg.MaxAge, cfg.MaxMsgs, cfg.Replicas, cfg.Duplicates = want.MaxAge, want.MaxMsgs, want.Replicas, want.Duplicates
 	cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL, cfg.Discard = want.AllowRollup, want.SubjectDeleteMarkerTTL, want.Discard
+	cfg.Metadata = withVersions(cfg.Metadata, want.Metadata)
 	cfg.AllowMsgTTL = cfg.AllowMsgTTL || want.AllowMsgTTL // can't be taken back
 }
 

@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -20,4 +22,13 @@ func QuickPulls(t *testing.T, expires, heartbeat time.Duration) {
 	oldExpires, oldHeartbeat := pullExpires, pullHeartbeat
 	pullExpires, pullHeartbeat = expires, heartbeat
 	t.Cleanup(func() { pullExpires, pullHeartbeat = oldExpires, oldHeartbeat })
+}
+
+// Pretend makes a connection that of a Podplane with another schema. It is called before anything is opened.
+func Pretend(c *Conn, schema, minReader int) { c.schema = versions{schema, minReader} }
+
+// ConfigOf is the configuration of a bucket's stream.
+func ConfigOf[T proto.Message](ctx context.Context, c *Conn, spec BucketSpec[T]) (jetstream.StreamConfig, error) {
+	info, err := c.streamInfo(ctx, bucketStream+spec.Name)
+	return info.Config, err
 }

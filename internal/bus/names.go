@@ -55,8 +55,12 @@ const (
 	ConditionPIDPressure    = "PIDPressure"
 )
 
-// Schema is the version of the records that this Podplane writes (docs/decisions/0012).
-const Schema = 1
+// Schema is the version of the records and declarations of this Podplane, MinReader the oldest that understands what it writes. Whoever adds a
+// field that others may ignore raises Schema; whoever changes what a record means, so that an older reader would do harm, raises both.
+const (
+	Schema    = 1
+	MinReader = 1
+)
 
 // Headers of what travels on the bus, beside traceparent and tracestate.
 const (
@@ -64,6 +68,8 @@ const (
 	HeaderWriter = "Podplane-Writer"
 	// HeaderSchema is the version of the encoding.
 	HeaderSchema = "Podplane-Schema"
+	// HeaderMinReader is the oldest version that understands it; not there: every one does.
+	HeaderMinReader = "Podplane-Min-Reader"
 	// HeaderTraceParent and HeaderTraceState are the W3C trace context, in this spelling.
 	HeaderTraceParent = "traceparent"
 	HeaderTraceState  = "tracestate"

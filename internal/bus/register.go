@@ -35,7 +35,7 @@ type Registration struct {
 // stored, or with the error when ctx ends before.
 func (c *Conn) Register(ctx context.Context, record *podplanev1.ServiceRecord) (*Registration, error) {
 	r := proto.CloneOf(record)
-	r.Schema = 1
+	r.Schema = uint32(c.schema.own)
 	if r.Service == "" {
 		r.Service = c.cfg.Service
 	}

@@ -251,7 +251,9 @@ func (c *Conn) Running(ctx context.Context) ([]string, error) {
 }
 
 // Look gives a bucket for reading only: nothing is made. Where the bucket does not exist reading is of kind NotFound.
-func Look[T proto.Message](c *Conn, spec BucketSpec[T]) *Bucket[T] { return &Bucket[T]{c: c, spec: spec} }
+func Look[T proto.Message](c *Conn, spec BucketSpec[T]) *Bucket[T] {
+	return &Bucket[T]{c: c, spec: spec}
+}
 
 // Extent is how much a bucket or stream holds.
 type Extent struct {

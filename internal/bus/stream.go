@@ -184,13 +184,16 @@ func (r *reading) start() start {
 }
 
 func (r *reading) give(ctx context.Context, d delivered) error {
+	if err := r.s.c.schema.checkMessage(d.msg.Header); err != nil {
+		return err
+	}
 	m := Message{
 		Subject: d.msg.Subject, ID: d.msg.Header.Get(headerMsgID), Data: d.msg.Data, Sequence: d.seq, Time: d.time,
 		Trace: extract(d.msg.Header), Writer: d.msg.Header.Get(HeaderWriter), Header: make(map[string]string, len(d.msg.Header)),
 	}
 	for k, v := range d.msg.Header {
 		switch k {
-		case headerMsgID, HeaderWriter, HeaderSchema, HeaderTraceParent, HeaderTraceState:
+		case headerMsgID, HeaderWriter, HeaderSchema, HeaderMinReader, HeaderTraceParent, HeaderTraceState:
 		default:
 			m.Header[k] = v[0]
 		}

@@ -36,7 +36,8 @@ type Handler[T proto.Message] struct {
 // present state is compared with what was applied: what differs is applied, and
 // what vanished is applied as Deleted with Revision 0. When the bucket was
 // created anew or went back to an older state, the revisions start over. A
-// value that can't be decoded is logged and left out.
+// value that can't be decoded is logged and left out; one that only a newer Podplane understands
+// ends it with kind FailedPrecondition.
 //
 // It returns an error of kind PermissionDenied when this service may not read
 // the bucket, and Invalid for a pattern that is none.
@@ -143,8 +144,11 @@ func (w *watch[T]) run(ctx context.Context) (progress bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		if d.msg != nil {
-			w.take(d, nil)
+		if d.msg == nil {
+			continue
+		}
+		if err := w.take(d, nil); err != nil {
+			return true, err
 		}
 	}
 }
@@ -205,7 +209,9 @@ func (w *watch[T]) present(ctx context.Context, cu *cursor, st state) error {
 		if d.msg == nil {
 			break // idle: what was still to come has expired
 		}
-		w.take(d, snap)
+		if err := w.take(d, snap); err != nil {
+			return err
+		}
 		delete(snap.awaited, w.b.key(d.msg.Subject))
 	}
 	for _, k := range vanished {
@@ -223,8 +229,9 @@ func (w *watch[T]) present(ctx context.Context, cu *cursor, st state) error {
 	return nil
 }
 
-// take applies a message unless it is known already. snap is nil after the present state.
-func (w *watch[T]) take(d delivered, snap *snapshot) {
+// take applies a message unless it is known already. snap is nil after the present state. The error is of a record that only a newer
+// Podplane understands: to go on without it would be to act as if it were not there.
+func (w *watch[T]) take(d delivered, snap *snapshot) error {
 	if w.h.Reached != nil {
 		defer w.h.Reached(d.seq)
 	}
@@ -236,24 +243,28 @@ func (w *watch[T]) take(d delivered, snap *snapshot) {
 	switch {
 	case d.seq > known.rev:
 	case snap == nil || d.seq == known.rev && d.time.Equal(known.created):
-		return
+		return nil
 	case !snap.truth && !d.time.After(snap.before):
-		return // from a copy that lags behind
+		return nil // from a copy that lags behind
 	}
 	e, err := w.b.entry(key, d.msg.Header, d.msg.Data, d.seq, d.time)
+	if fault.Is(err, fault.FailedPrecondition) {
+		return &handlerError{err}
+	}
 	if err != nil {
 		w.b.c.log.Error("bus: record left out", "bus.bucket", w.b.spec.Name, "error", err)
-		return
+		return nil
 	}
 	if e.Deleted {
 		delete(w.seen, key)
 		if snap != nil && !isKnown {
-			return // it was gone before this watcher came
+			return nil // it was gone before this watcher came
 		}
 	} else {
 		w.seen[key] = seen{rev: d.seq, created: d.time}
 	}
 	w.h.Apply(e)
+	return nil
 }
 
 // scan gives the present entries of the keys that match the pattern, markers too, by revision.

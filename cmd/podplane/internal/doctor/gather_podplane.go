@@ -210,4 +210,3 @@ func gatherRecords(ctx context.Context, c *bus.Conn, b *Bus, node string, find f
 	}
 	return leftovers(before, find(), wanted), nil
 }
-

@@ -112,11 +112,13 @@ func TestJudge(t *testing.T) {
 		"stale":              {func(f *doctor.Facts) { f.Bus.Streams[0].Last = now.Add(-time.Hour) }, "records", doctor.Problem, "1h0m0s", "services"},
 		"no records":         {func(f *doctor.Facts) { f.Bus.RecordsErr = "no answer" }, "services", doctor.Problem, "no answer", "log"},
 		"no syncd":           {func(f *doctor.Facts) { f.Bus.Services = f.Bus.Services[1:] }, "services", doctor.Problem, "syncd is not registered", "syncd.log"},
-		"not ready":          {func(f *doctor.Facts) { f.Bus.Services[1].Ready, f.Bus.Services[1].Message = false, "waits for the runtime" }, "services", doctor.Problem, "pleg/1 is not ready: waits", "readyz"},
-		"two versions":       {func(f *doctor.Facts) { f.Bus.Services[1].Version = "v2" }, "versions", doctor.Warning, "v1, v2", "one version"},
-		"stale condition":    {func(f *doctor.Facts) { f.Bus.Conditions[0].Heartbeat = now.Add(-time.Minute) }, "RuntimeReady", doctor.Problem, "1m0s ago", "services"},
-		"pressure":           {func(f *doctor.Facts) { f.Bus.Conditions[1].Status = "True" }, "MemoryPressure", doctor.Problem, "True", "shrink"},
-		"runtime says no":    {func(f *doctor.Facts) { f.Bus.Conditions[0].Status = "False" }, "RuntimeReady", doctor.Problem, "False", "runtime"},
+		"not ready": {func(f *doctor.Facts) {
+			f.Bus.Services[1].Ready, f.Bus.Services[1].Message = false, "waits for the runtime"
+		}, "services", doctor.Problem, "pleg/1 is not ready: waits", "readyz"},
+		"two versions":    {func(f *doctor.Facts) { f.Bus.Services[1].Version = "v2" }, "versions", doctor.Warning, "v1, v2", "one version"},
+		"stale condition": {func(f *doctor.Facts) { f.Bus.Conditions[0].Heartbeat = now.Add(-time.Minute) }, "RuntimeReady", doctor.Problem, "1m0s ago", "services"},
+		"pressure":        {func(f *doctor.Facts) { f.Bus.Conditions[1].Status = "True" }, "MemoryPressure", doctor.Problem, "True", "shrink"},
+		"runtime says no": {func(f *doctor.Facts) { f.Bus.Conditions[0].Status = "False" }, "RuntimeReady", doctor.Problem, "False", "runtime"},
 		"leftovers": {
 			func(f *doctor.Facts) { f.Leftovers.Mounts = []string{"/a", "/b", "/c", "/d"} }, "leftovers", doctor.Warning,
 			"4 mounts of pods that nobody wants: /a, /b, /c, …", "umount",
