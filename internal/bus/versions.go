@@ -76,7 +76,9 @@ func (v versions) checkStore(s specInfo, metadata map[string]string) error {
 }
 
 // olderThan says whether a newer one has been at work.
-func (v versions) olderThan(metadata map[string]string) bool { return readVersions(metadata).own > v.own }
+func (v versions) olderThan(metadata map[string]string) bool {
+	return readVersions(metadata).own > v.own
+}
 
 // mayRaise refuses to write what replicas that run now would not understand.
 func (c *Conn) mayRaise(ctx context.Context, s specInfo, metadata map[string]string) error {

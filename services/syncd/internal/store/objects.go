@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,7 +122,8 @@ func (s *Store) UpdateObject(ctx context.Context, kind, namespace, name string, 
 	if bytes.Equal(object, e.rec.GetObject()) {
 		return s.presentObject(e.rec), nil
 	}
-	rec := s.objectRecord(k, meta, object)
+	rec := proto.CloneOf(e.rec) // with the fields that only a newer Podplane knows
+	rec.Schema, rec.Uid, rec.Object, rec.StoredAt = max(recordSchema, rec.GetSchema()), string(meta.UID), object, timestamppb.New(s.opts.Now())
 	if dryRun {
 		return dry(configObject(rec)), nil
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +21,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
-const recordSchema = 1
+const recordSchema = bus.Schema
 
 // NewPod is a pod to be stored.
 type NewPod struct {
@@ -391,10 +392,9 @@ func (s *Store) present(e *podEntry) *watchcache.Object {
 func (s *Store) replacePod(ctx context.Context, e *podEntry, pod *v1.Pod, raw []byte, dryRun bool) (*watchcache.Object, error) {
 	uid := e.rec.GetUid()
 	ctx = about(ctx, pod)
-	rec := &podplanev1.PodRecord{
-		Schema: recordSchema, Node: e.rec.GetNode(), Uid: uid, Namespace: pod.Namespace, Name: pod.Name, Source: e.rec.GetSource(),
-		Origin: e.rec.GetOrigin(), Pod: raw, Trace: e.rec.GetTrace(), StoredAt: timestamppb.New(s.opts.Now()),
-	}
+	rec := proto.CloneOf(e.rec) // with the fields that only a newer Podplane knows
+	rec.Schema, rec.Namespace, rec.Name = max(recordSchema, rec.GetSchema()), pod.Namespace, pod.Name
+	rec.Pod, rec.StoredAt = raw, timestamppb.New(s.opts.Now())
 	if dryRun {
 		st, _ := s.Status(uid)
 		o := podObject(rec, pod, st)

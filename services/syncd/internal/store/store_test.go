@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,6 +181,8 @@ func TestFieldsOfANewerVersionSurvive(t *testing.T) {
 	changes := make(chan store.PodChange, 4)
 	defer f.Subscribe(func(c store.PodChange) { changes <- c })()
 	rec := &podplanev1.PodRecord{Node: node, Uid: "u", Namespace: "default", Name: "web", Source: podplanev1.Source_SOURCE_API, Pod: []byte(`{"metadata":{"name":"web","namespace":"default","uid":"u","newMeta":1},"spec":{"newSpec":{"a":[1]}}}`)}
+	rec.Schema = bus.Schema + 1
+	rec.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 1999, protowire.BytesType), "new field"))
 	if _, err := pods.Create(t.Context(), bus.PodKey(node, "u"), rec); err != nil {
 		t.Fatal(err)
 	}
@@ -195,6 +199,33 @@ func TestFieldsOfANewerVersionSurvive(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %s in %s", want, out)
 		}
+	}
+	stored, err := pods.Get(t.Context(), bus.PodKey(node, "u"))
+	if err != nil || stored.Value.GetSchema() != bus.Schema+1 || !bytes.Equal(stored.Value.ProtoReflect().GetUnknown(), rec.ProtoReflect().GetUnknown()) {
+		t.Errorf("what the record itself had of a newer version: %v %v", stored.Value, err)
+	}
+
+	objects, err := bus.Open(t.Context(), b.Connect(bus.ServiceSyncd, node), bus.Objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := bus.ObjectKey("default", "configmap", "c")
+	object := &podplanev1.ObjectRecord{Schema: bus.Schema + 1, Kind: "configmap", Namespace: "default", Name: "c", Object: []byte(`{"metadata":{"name":"c","namespace":"default"}}`)}
+	object.ProtoReflect().SetUnknown(rec.ProtoReflect().GetUnknown())
+	changed := make(chan store.ObjectChange, 4)
+	defer f.SubscribeObjects(func(c store.ObjectChange) { changed <- c })()
+	if _, err := objects.Create(t.Context(), key, object); err != nil {
+		t.Fatal(err)
+	}
+	next(t, changed)
+	if _, err := f.UpdateObject(t.Context(), "configmap", "default", "c", store.Preconditions{}, false, func(old []byte) (metav1.ObjectMeta, []byte, error) {
+		return metav1.ObjectMeta{Name: "c", Namespace: "default"}, bytes.Replace(old, []byte(`{"metadata"`), []byte(`{"data":{"a":"b"},"metadata"`), 1), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e, err := objects.Get(t.Context(), key)
+	if err != nil || e.Value.GetSchema() != bus.Schema+1 || !bytes.Equal(e.Value.ProtoReflect().GetUnknown(), object.ProtoReflect().GetUnknown()) || !bytes.Contains(e.Value.GetObject(), []byte(`"a":"b"`)) {
+		t.Errorf("what an object's record had of a newer version: %v %v", e.Value, err)
 	}
 }
 
