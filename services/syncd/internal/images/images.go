@@ -174,7 +174,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, w Want) (cri.Image, er
 	}
 	img, err := p.runtime.ImageStatus(ctx, j.spec)
 	switch {
-	case err == nil && p.allowed(ctx, j, img.ID):
+	case err == nil && p.allowed(ctx, j, &img):
 		p.cfg.Metrics.ensured(w.Policy, "true", false)
 		p.event(j, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", w.Image)
 		return img, nil
@@ -188,7 +188,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, w Want) (cri.Image, er
 }
 
 // allowed says whether the pod may use the image as it is on the node.
-func (p *Puller) allowed(ctx context.Context, j *job, id string) bool {
+func (p *Puller) allowed(ctx context.Context, j *job, present *cri.Image) bool {
 	if p.cfg.Guard == nil {
 		return true
 	}
@@ -196,7 +196,7 @@ func (p *Puller) allowed(ctx context.Context, j *job, id string) bool {
 	for _, c := range p.podCredentials(j) {
 		offered = append(offered, *c.secret)
 	}
-	ok, err := p.cfg.Guard.Allowed(j.image(), id, offered)
+	ok, err := p.cfg.Guard.Allowed(j.image(), present, offered)
 	if err != nil {
 		p.cfg.Log.WarnContext(ctx, "a pull record can't be used", slog.String("image", j.Image), slog.Any("error", err))
 	}

@@ -67,17 +67,17 @@ func Open(dir string, rule Rule) (*Guard, error) {
 	return &Guard{rule: rule, dir: dir, now: time.Now, pulls: make(map[string]*pulls)}, nil
 }
 
-// Allowed says whether a pod that offers these credentials may use an image that is present under ref. If not, it has to pull it, which shows
+// Allowed says whether a pod that offers these credentials may use an image as it is present. If not, it has to pull it, which shows
 // whether its credentials are good. A record that can't be read allows nothing.
-func (g *Guard) Allowed(image Image, ref string, offered []Secret) (bool, error) {
+func (g *Guard) Allowed(image Image, present *cri.Image, offered []Secret) (bool, error) {
 	if g.rule.Policy == NeverVerify {
 		return true, nil
 	}
-	rec, err := g.read(ref)
+	rec, err := g.read(present.ID)
 	if err != nil {
 		return false, err
 	}
-	pulledHere := rec != nil
+	pulledHere := rec != nil && !rec.preloaded(image.Repository, present)
 	if !pulledHere {
 		if pulledHere, err = g.pulling(image.Name); err != nil {
 			return false, err
@@ -91,7 +91,7 @@ func (g *Guard) Allowed(image Image, ref string, offered []Secret) (bool, error)
 	}
 	ok, fresh := rec.CredentialMapping[image.Repository].good(offered)
 	if fresh != nil {
-		err = g.update(image.Repository, ref, Credentials{KubernetesSecrets: []Secret{*fresh}})
+		err = g.update(image.Repository, present.ID, Credentials{KubernetesSecrets: []Secret{*fresh}})
 	}
 	return ok, err
 }
@@ -202,8 +202,8 @@ func (g *Guard) settle(images []cri.Image) error {
 	var errs []error
 	for _, a := range left {
 		for i := range images {
-			if a.names(&images[i]) {
-				errs = append(errs, g.update("", images[i].ID, Credentials{}))
+			for _, repository := range a.repositories(&images[i]) {
+				errs = append(errs, g.update(repository, images[i].ID, Credentials{}))
 			}
 		}
 		if errors.Join(errs...) == nil {

@@ -27,6 +27,9 @@ var (
 
 const ref = "sha256:1"
 
+// present is the image as a pull of app makes it.
+var present = &cri.Image{ID: ref, RepoTags: []string{app.Name}}
+
 func open(t *testing.T, dir string, policy access.Policy, allowlist ...string) *access.Guard {
 	t.Helper()
 	g, err := access.Open(dir, access.Rule{Policy: policy, Allowlist: allowlist})
@@ -53,7 +56,7 @@ func secrets(list ...access.Secret) access.Credentials {
 
 func allowed(t *testing.T, g *access.Guard, image access.Image, offered ...access.Secret) bool {
 	t.Helper()
-	ok, err := g.Allowed(image, ref, offered)
+	ok, err := g.Allowed(image, present, offered)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +135,29 @@ func TestPolicies(t *testing.T) {
 				t.Error("pulled: not allowed for the one who pulled it")
 			}
 		})
+	}
+}
+
+// TestSameContentUnderTwoNames: that one name of an image was pulled does not make the other, preloaded one a pulled one.
+func TestSameContentUnderTwoNames(t *testing.T) {
+	both := &cri.Image{ID: ref, RepoTags: []string{app.Name, copied.Name}}
+	for policy, want := range map[access.Policy]bool{access.NeverVerifyPreloadedImages: true, access.AlwaysVerify: false} {
+		g := open(t, t.TempDir(), policy)
+		pull(t, g, app, secrets(alice))
+		if ok, err := g.Allowed(copied, both, nil); ok != want || err != nil {
+			t.Errorf("%s: the preloaded name is allowed: %v, %v", policy, ok, err)
+		}
+		if ok, err := g.Allowed(app, both, nil); ok || err != nil {
+			t.Errorf("%s: the pulled name is allowed: %v, %v", policy, ok, err)
+		}
+		byID := access.Image{Name: ref, Repository: "docker.io/library/sha256"}
+		if ok, err := g.Allowed(byID, both, nil); ok || err != nil {
+			t.Errorf("%s: the image is allowed by its ID: %v, %v", policy, ok, err)
+		}
+		pull(t, g, copied, secrets(bob))
+		if ok, err := g.Allowed(copied, both, nil); ok || err != nil {
+			t.Errorf("%s: the other name is allowed once it was pulled: %v, %v", policy, ok, err)
+		}
 	}
 }
 
@@ -252,7 +278,7 @@ func TestDamage(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "pulled", entries[0].Name()), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := g.Allowed(app, ref, []access.Secret{alice}); ok || err == nil {
+		if ok, err := g.Allowed(app, present, []access.Secret{alice}); ok || err == nil {
 			t.Errorf("%q: allowed %v, error %v", content, ok, err)
 		}
 		pull(t, g, app, secrets(alice))

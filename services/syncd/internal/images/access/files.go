@@ -168,11 +168,15 @@ type abandonedPull struct {
 	image string
 }
 
-// names says whether the pull was one of this image. Names are compared as they are listed: with host and tag.
-func (a *abandonedPull) names(image *cri.Image) bool {
-	return slices.ContainsFunc(slices.Concat(image.RepoTags, image.RepoDigests), func(s string) bool {
-		return s == a.image || s == a.image+":latest" || strings.HasSuffix(s, "/"+a.image) || strings.HasSuffix(s, "/"+a.image+":latest")
-	})
+// repositories are those of the image's names that the pull may have made. Names are compared as they are listed: with host and tag.
+func (a *abandonedPull) repositories(image *cri.Image) []string {
+	var found []string
+	for _, s := range slices.Concat(image.RepoTags, image.RepoDigests) {
+		if s == a.image || s == a.image+":latest" || strings.HasSuffix(s, "/"+a.image) || strings.HasSuffix(s, "/"+a.image+":latest") {
+			found = append(found, shortRepository(s))
+		}
+	}
+	return found
 }
 
 // abandoned finds the notes that nobody has locked.

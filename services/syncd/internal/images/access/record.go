@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podplane/podplane/internal/cri"
 )
 
 // The records are the kubelet's own (KEP-2535), so that a node that changes from one to the other keeps them.
@@ -78,7 +80,15 @@ func (c Credentials) good(offered []Secret) (ok bool, fresh *Secret) {
 	return false, nil
 }
 
-// merge adds credentials that a pull succeeded with. It says whether the record changed.
+// preloaded says whether the image also has a name in this repository that no pull here gave to it: the same content was pulled under another name.
+func (r *record) preloaded(repository string, image *cri.Image) bool {
+	if _, pulled := r.CredentialMapping[repository]; pulled || len(r.CredentialMapping) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(slices.Concat(image.RepoTags, image.RepoDigests), func(name string) bool { return shortRepository(name) == repository })
+}
+
+// merge adds credentials that a pull succeeded with; none: a pull of which nothing is known. It says whether the record changed.
 func (r *record) merge(repository string, add Credentials, now time.Time) bool {
 	have, known := r.CredentialMapping[repository]
 	merged := have
@@ -87,24 +97,10 @@ func (r *record) merge(repository string, add Credentials, now time.Time) bool {
 		return false
 	case add.NodePodsAccessible:
 		merged = Credentials{NodePodsAccessible: true}
-	case len(add.KubernetesSecrets) == 0:
-		return false
 	default:
-		merged.KubernetesSecrets = slices.Clone(have.KubernetesSecrets)
-		changed := false
-		for _, s := range add.KubernetesSecrets {
-			i := slices.IndexFunc(merged.KubernetesSecrets, s.same)
-			switch {
-			case i >= 0 && merged.KubernetesSecrets[i] == s:
-			case i >= 0:
-				merged.KubernetesSecrets[i], changed = s, true
-			case len(merged.KubernetesSecrets) < maxSecrets:
-				merged.KubernetesSecrets, changed = append(merged.KubernetesSecrets, s), true
-			default: // the oldest goes: who had it pulls once more
-				merged.KubernetesSecrets, changed = append(merged.KubernetesSecrets[1:], s), true
-			}
-		}
-		if !changed && known {
+		changed := !known
+		merged.KubernetesSecrets, changed = addSecrets(have.KubernetesSecrets, add.KubernetesSecrets, changed)
+		if !changed {
 			return false
 		}
 	}
@@ -114,4 +110,19 @@ func (r *record) merge(repository string, add Credentials, now time.Time) bool {
 	r.CredentialMapping[repository] = merged
 	r.LastUpdatedTime = metav1.NewTime(now)
 	return true
+}
+
+// addSecrets adds Secrets, or what they hold now. Of more than maxSecrets the oldest go: who had them pulls once more.
+func addSecrets(have, add []Secret, changed bool) ([]Secret, bool) {
+	list := slices.Clone(have)
+	for _, s := range add {
+		switch i := slices.IndexFunc(list, s.same); {
+		case i >= 0 && list[i] == s:
+		case i >= 0:
+			list[i], changed = s, true
+		default:
+			list, changed = append(list, s), true
+		}
+	}
+	return list[max(0, len(list)-maxSecrets):], changed
 }
