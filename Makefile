@@ -108,4 +108,4 @@ packages-images:
 
 .PHONY: packages-test
 packages-test:
-	@$(DEBIAN) $(PACKAGES) "curl:the tutorial" "jq:the tutorial" "e2fsprogs:the power-cut test" "procps:process lists in tests"
+	@$(DEBIAN) $(PACKAGES) "curl:the tutorial" "jq:the tutorial" "e2fsprogs:the power-cut test" "procps:process lists in tests" "prometheus:to check the alert rules and the dashboard"

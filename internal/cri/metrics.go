@@ -49,8 +49,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) ObserveCall(call Call) {
 	m.total.WithLabelValues(call.Operation).Inc()
 	telemetry.ObserveIn(call.Trace, m.seconds.WithLabelValues(call.Operation), call.Took)
+	failures := m.errors.WithLabelValues(call.Operation) // from 0 on, so that the first is an increase
 	if call.Err != nil {
-		m.errors.WithLabelValues(call.Operation).Inc()
+		failures.Inc()
 	}
 	if call.Operation != opRunSandbox {
 		return

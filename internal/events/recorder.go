@@ -30,8 +30,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/podplane/podplane/internal/bus"
-	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // Bounds of a Recorder.

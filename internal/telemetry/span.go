@@ -61,6 +61,14 @@ func Start(ctx context.Context, t trace.Tracer, name string, attrs ...attribute.
 
 // End ends a span; an error is recorded with its kind. A cancellation is recorded and is not a failure.
 func End(span trace.Span, err error) {
+	fail(span, err)
+	span.End()
+}
+
+// Fail records an error on the span of ctx, as End does, and leaves the span open. Nil changes nothing.
+func Fail(ctx context.Context, err error) { fail(trace.SpanFromContext(ctx), err) }
+
+func fail(span trace.Span, err error) {
 	if err != nil && span.IsRecording() {
 		kind := fault.KindOf(err)
 		span.SetAttributes(ErrorKind.String(kind.String()))
@@ -69,5 +77,4 @@ func End(span trace.Span, err error) {
 			span.SetStatus(codes.Error, err.Error())
 		}
 	}
-	span.End()
 }

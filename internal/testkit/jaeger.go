@@ -48,7 +48,7 @@ func StartJaeger(t testing.TB) *Jaeger {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("testkit: %v: run `make test-host` first", err)
 	}
-	otlp, query := freeAddress(t), freeAddress(t)
+	otlp, query := FreeAddress(t), FreeAddress(t)
 	// Its other servers get ports that nobody asks for.
 	cmd := exec.Command(program,
 		"--collector.otlp.enabled=true", "--collector.otlp.grpc.host-port="+otlp, "--collector.otlp.http.host-port=127.0.0.1:0",
@@ -88,7 +88,8 @@ func StartJaeger(t testing.TB) *Jaeger {
 	return j
 }
 
-func freeAddress(t testing.TB) string {
+// FreeAddress is a loopback address that was free just now, for programs that do not tell which port they took.
+func FreeAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -80,6 +80,8 @@ type Service struct {
 	Ready    bool   `json:"ready"`
 	PID      string `json:"pid"`
 	Shards   []int  `json:"shards"`
+	// HTTPAddress is where /metrics is.
+	HTTPAddress string `json:"httpAddress"`
 }
 
 // Services lists the registered replicas.

@@ -14,6 +14,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/hostruntime"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 const (
@@ -24,10 +25,10 @@ const (
 )
 
 type runtimeOptions struct {
-	programs, root, runDir, cgroup, cidr, logLevel, socket string
-	plainHTTP                                              []string
-	group                                                  int
-	grace                                                  time.Duration
+	programs, root, runDir, cgroup, cidr, logLevel, logFormat, socket string
+	plainHTTP                                                         []string
+	group                                                             int
+	grace                                                             time.Duration
 }
 
 func runtimeCommand() *cobra.Command {
@@ -35,7 +36,11 @@ func runtimeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "runtime", Short: "Run containerd, and end every pod when this is asked to stop", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			log, err := telemetry.NewLogger(cmd.ErrOrStderr(), telemetry.Identity{Service: "runtime"}, "info", o.logFormat)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), log)
 		},
 	}
 	f := cmd.Flags()
@@ -45,6 +50,7 @@ func runtimeCommand() *cobra.Command {
 	f.StringVar(&o.cgroup, "cgroup-root", "/podplane", "cgroup below which the pods' cgroups are; it is removed at the end")
 	f.StringVar(&o.cidr, "pod-cidr", "10.188.0.0/16", "subnet of the pods' addresses")
 	f.StringVar(&o.logLevel, "log-level", "warn", "containerd's log level")
+	f.StringVar(&o.logFormat, "log-format", telemetry.FormatText, "text or json, of this command's own log")
 	f.StringVar(&o.socket, "mounts-socket", "/run/podplane/mounts.sock", "where to give the mount namespace to volumed")
 	f.StringSliceVar(&o.plainHTTP, "plain-http", nil, "registries (host:port) to talk to without TLS")
 	f.IntVar(&o.group, "socket-group", 0, "group that may use the CRI socket besides root")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus/embedded"
 	"github.com/podplane/podplane/internal/pki"
+	"github.com/podplane/podplane/internal/telemetry"
 )
 
 // stopTimeout bounds the orderly stop.
@@ -33,6 +34,7 @@ const gcPercent = 50
 type options struct {
 	listen, store, keys, node string
 	key, tls                  string
+	logLevel, logFormat       string
 }
 
 // Command is `podplane nats`.
@@ -45,7 +47,11 @@ func Command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return run(ctx, o, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			log, err := telemetry.NewLogger(cmd.ErrOrStderr(), telemetry.Identity{Service: "nats"}, o.logLevel, o.logFormat)
+			if err != nil {
+				return err
+			}
+			return run(ctx, o, log)
 		},
 	}
 	f := cmd.Flags()
@@ -54,6 +60,8 @@ func Command() *cobra.Command {
 	f.StringVar(&o.keys, "keys-dir", "", "where the services' keys are kept, made where missing; empty: no authentication")
 	f.StringVar(&o.key, "encryption-key", "", "file with the key by which the streams are encrypted, made where missing; empty: beside --store-dir, with .key; none: not encrypted")
 	f.StringVar(&o.tls, "tls-dir", "", "directory of certificates (podplane certs): talk TLS, and with Podplane's processes only")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", telemetry.FormatText, "text or json")
 	f.StringVar(&o.node, "node", "", "let services write the records of this node only; empty: of every node")
 	return cmd
 }

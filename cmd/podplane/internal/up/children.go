@@ -27,6 +27,7 @@ func (s *stack) startBus() error {
 		"nats", "--listen", s.cfg.NATSListen, "--store-dir", s.cfg.BusDir(),
 		"--keys-dir", keysDir(s.cfg), "--node", s.cfg.Node,
 		"--encryption-key", s.encryptionKey(), "--tls-dir", s.cfg.TLSDir,
+		"--log-level", s.cfg.LogLevel, "--log-format", s.cfg.LogFormat,
 	})
 	s.say("  bus       %s, on disk in %s\n", s.cfg.NATSURL, s.cfg.BusDir())
 	return nil

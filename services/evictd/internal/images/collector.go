@@ -75,11 +75,15 @@ type Collector struct {
 
 type times struct{ detected, used time.Time }
 
+// reasonSpace is why images are removed.
+const reasonSpace = "space"
+
 // New makes a collector.
 func New(rt Runtime, opts Options) *Collector {
 	c := &Collector{rt: rt, opts: opts, seen: make(map[string]times), removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_image_garbage_collected_total", Help: "Images removed because nobody used them, by reason.",
 	}, []string{"reason"})}
+	c.removed.WithLabelValues(reasonSpace) // from 0 on, so that the first is an increase
 	if opts.Registry != nil {
 		opts.Registry.MustRegister(c.removed)
 	}
@@ -237,7 +241,7 @@ func (c *Collector) remove(ctx context.Context, images []policy.Image) (freed in
 			continue
 		}
 		delete(c.seen, image.ID)
-		c.removed.WithLabelValues("space").Inc()
+		c.removed.WithLabelValues(reasonSpace).Inc()
 		freed += image.Size
 		c.opts.Log.InfoContext(ctx, "removed an unused image", "container.image.id", image.ID, "bytes", image.Size, "unused.since", image.LastUsed)
 	}

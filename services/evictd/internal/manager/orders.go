@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"go.opentelemetry.io/otel/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/telemetry"
@@ -70,7 +70,8 @@ func (m *Manager) order(ctx context.Context, o *policy.Order, now time.Time) {
 	ctx = telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, p.Trace.GetTraceparent(), p.Trace.GetTracestate()),
 		telemetry.About{PodUID: o.Pod.UID, Namespace: o.Pod.Namespace, PodName: o.Pod.Name})
 	ctx, span := telemetry.Start(ctx, telemetry.Tracer("evictd/manager"), spanOrder, telemetry.Signal.String(string(o.Signal)))
-	defer telemetry.End(span, nil)
+	defer span.End()
+	span.SetStatus(codes.Error, "evicted: "+o.Message) // it is what went wrong with this pod
 	record := &podplanev1.EvictionRecord{
 		Schema: 1, Node: m.opts.Node, Uid: o.Pod.UID, Namespace: o.Pod.Namespace, Name: o.Pod.Name, Reason: reasonEvicted,
 		Message: o.Message, Signal: string(o.Signal), Threshold: o.Threshold.Text, GracePeriodSeconds: int64(o.Grace / time.Second),

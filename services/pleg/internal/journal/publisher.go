@@ -2,12 +2,14 @@ package journal
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/telemetry"
@@ -218,10 +220,30 @@ func objectKey(e *diff.Event) attribute.Key {
 	return telemetry.ContainerID
 }
 
+// exitKilled and exitTerminated are how containers end that are told to; a container that is killed for its memory ends by exitKilled too.
+const (
+	exitKilled     = 137
+	exitTerminated = 143
+	reasonOOM      = "OOMKilled"
+)
+
+// wentWrong says what is wrong about an event: a container that ended with an error, and was not told to end.
+func wentWrong(e *diff.Event) string {
+	code := e.Object.ExitCode
+	told := (code == exitKilled || code == exitTerminated) && e.Reason != reasonOOM
+	if e.Type != diff.ContainerDied || !e.ExitKnown || code == 0 || told {
+		return ""
+	}
+	return fmt.Sprintf("%s ended with exit code %d (%s)", e.Object.Name, code, e.Reason)
+}
+
 func (p *Publisher) try(ctx context.Context, e *diff.Event) (duplicate bool, err error) {
 	ctx, span := telemetry.Start(ctx, telemetry.Tracer("pleg/journal"), spanPublish,
 		telemetry.LifecycleType.String(e.Type.String()), objectKey(e).String(e.Object.ID))
 	defer func() { telemetry.End(span, err) }()
+	if why := wentWrong(e); why != "" {
+		span.SetStatus(codes.Error, why)
+	}
 	m, err := encode(ctx, p.opts.Node, e)
 	if err != nil {
 		return false, err

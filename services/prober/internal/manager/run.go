@@ -175,6 +175,11 @@ func (m *Manager) publish(t *task, a *attempt) {
 		ctx, end = firstSuccess(ctx, t, a)
 		defer end()
 	}
+	if r.Result == verdict.Failure {
+		var end func()
+		ctx, end = failure(ctx, t, a)
+		defer end()
+	}
 	m.cfg.Writer.SetContext(ctx, t.key, r)
 	m.cfg.Log.DebugContext(ctx, "new verdict", "kind", KindName(r.Kind), "result", r.Result.String())
 }

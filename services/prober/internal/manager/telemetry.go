@@ -2,10 +2,12 @@ package manager
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/podplane/podplane/internal/telemetry"
@@ -28,6 +30,19 @@ func firstSuccess(ctx context.Context, t *task, a *attempt) (context.Context, fu
 		telemetry.ContainerID.String(t.machine.ContainerID()),
 		telemetry.ProbeKind.String(KindName(t.probe.Params.Kind)), telemetry.ProbeResult.String("success"),
 	))
+	return ctx, func() { span.End() }
+}
+
+// failure makes the span of a verdict that has become a failure.
+func failure(ctx context.Context, t *task, a *attempt) (context.Context, func()) {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx, func() {}
+	}
+	kind := KindName(t.probe.Params.Kind)
+	ctx, span := telemetry.Tracer("prober").Start(ctx, "probe.failure", trace.WithTimestamp(a.started), trace.WithAttributes(
+		telemetry.ContainerID.String(t.machine.ContainerID()), telemetry.ProbeKind.String(kind), telemetry.ProbeResult.String("failure"),
+	))
+	span.SetStatus(codes.Error, fmt.Sprintf("the %s probe failed %d times in a row", kind, t.machine.InARow()))
 	return ctx, func() { span.End() }
 }
 

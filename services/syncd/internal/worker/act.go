@@ -107,6 +107,7 @@ func (w *worker) createSandbox(a plan.Action) func(context.Context) func(*worker
 		}
 		s, err := w.m.deps.Starter.CreateSandbox(ctx, p, a.Attempt, parentOf(ctx, traceparent))
 		release()
+		telemetry.Fail(ctx, err)
 		now := w.m.deps.Now()
 		return func(w *worker) {
 			if err != nil {
@@ -149,6 +150,7 @@ func (w *worker) ensureImage(a plan.Action) func(context.Context) func(*worker) 
 	ref, policy, _ := plan.ImageOf(p, key)
 	return func(ctx context.Context) func(*worker) {
 		img, err := w.m.deps.Starter.EnsureImage(ctx, p, images.Want{Container: a.Container, Image: ref, Policy: policy})
+		telemetry.Fail(ctx, err)
 		return func(w *worker) {
 			delete(w.busy.Images, key)
 			switch {
@@ -204,6 +206,7 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 		}
 		c, err := w.m.deps.Starter.StartContainer(ctx, r)
 		release()
+		telemetry.Fail(ctx, err)
 		if err != nil {
 			return func(w *worker) { w.startFailed(r, err) }
 		}
@@ -215,6 +218,7 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 				n.results = append(n.results, func(w *worker) { w.view.sawContainer(c, now) })
 			})
 			hookErr = w.m.deps.Starter.PostStart(ctx, r.Pod, r.Container, c.ID, podIP)
+			telemetry.Fail(ctx, hookErr)
 		}
 		return func(w *worker) {
 			w.view.sawContainer(c, now)
@@ -298,6 +302,7 @@ func (w *worker) killContainer(a plan.Action) func(context.Context) func(*worker
 	}
 	return func(ctx context.Context) func(*worker) {
 		err := w.m.deps.Ender.KillContainer(ctx, r)
+		telemetry.Fail(ctx, err)
 		c, seenErr := w.m.deps.Observer.ContainerStatus(ctx, a.ID)
 		now := w.m.deps.Now()
 		return func(w *worker) {
@@ -341,6 +346,7 @@ func (w *worker) endSandbox(a plan.Action) func(context.Context) func(*worker) {
 		} else {
 			err = w.m.deps.Ender.RemoveSandbox(ctx, a.ID)
 		}
+		telemetry.Fail(ctx, err)
 		now := w.m.deps.Now()
 		return func(w *worker) {
 			delete(w.busy.Removals, a.ID)
@@ -366,6 +372,7 @@ func (w *worker) removeContainer(a plan.Action) func(context.Context) func(*work
 	}
 	return func(ctx context.Context) func(*worker) {
 		err := w.m.deps.Ender.RemoveContainer(ctx, p, &c)
+		telemetry.Fail(ctx, err)
 		now := w.m.deps.Now()
 		return func(w *worker) {
 			delete(w.busy.Removals, a.ID)
@@ -384,6 +391,7 @@ func (w *worker) cleanup() func(context.Context) func(*worker) {
 	p := w.pod
 	return func(ctx context.Context) func(*worker) {
 		err := w.m.deps.Files.Cleanup(ctx, p)
+		telemetry.Fail(ctx, err)
 		return func(w *worker) {
 			w.busy.Cleanup = false
 			w.cleaned = err == nil
@@ -396,6 +404,7 @@ func (w *worker) removeRecord() func(context.Context) func(*worker) {
 	w.busy.Cleanup = true
 	return func(ctx context.Context) func(*worker) {
 		err := w.m.deps.Records.Remove(ctx, w.uid)
+		telemetry.Fail(ctx, err)
 		return func(w *worker) {
 			w.busy.Cleanup = false
 			if err == nil {

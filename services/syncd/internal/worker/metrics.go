@@ -33,6 +33,9 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		orphans:  prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods found in the runtime that nobody wants."}),
 		workers:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_running_pods", Help: "Pods that have a worker."}),
 	}
+	for _, reason := range []string{ReasonCreateContainerConfigError, ReasonCreateContainerError, ReasonRunContainerError} {
+		m.failures.WithLabelValues(reason) // from 0 on, so that the first failure is an increase
+	}
 	for _, c := range []prometheus.Collector{m.sync, m.start, m.starts, m.failures, m.orphans, m.workers} {
 		if err := r.Register(c); err != nil {
 			return nil, err
