@@ -30,7 +30,7 @@ func podOf(t testing.TB, spec string) *v1.Pod {
 
 func TestDefaults(t *testing.T) {
 	pod := podOf(t, `hostNetwork: true
-volumes: [{name: e}, {name: c, configMap: {name: x}}, {name: s, secret: {secretName: x}}, {name: h, hostPath: {path: /x}}]
+volumes: [{name: e}, {name: c, configMap: {name: x}}, {name: s, secret: {secretName: x}}, {name: h, hostPath: {path: /x}}, {name: i, image: {reference: b}}, {name: j, image: {reference: "b:1"}}]
 containers:
 - name: a
   image: registry:5000/b
@@ -54,6 +54,7 @@ containers:
 		`"namespace":"ns"`, `"nodeName":"node-1"`, `"restartPolicy":"Always"`, `"dnsPolicy":"ClusterFirst"`, `"terminationGracePeriodSeconds":30`,
 		`"securityContext":{}`, `"schedulerName":"default-scheduler"`, `"enableServiceLinks":true`, `{"name":"e","emptyDir":{}}`,
 		`"configMap":{"name":"x","defaultMode":420}`, `"secret":{"secretName":"x","defaultMode":420}`, `"hostPath":{"path":"/x","type":""}`,
+		`"image":{"reference":"b","pullPolicy":"Always"}`, `"image":{"reference":"b:1","pullPolicy":"IfNotPresent"}`,
 		`{"hostPort":80,"containerPort":80,"protocol":"TCP"}`, `"requests":{"cpu":"500m","memory":"64Mi"}`, `"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}`,
 		`"livenessProbe":{"httpGet":{"path":"/","port":80,"scheme":"HTTP"},"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":3}`,
 		`"readinessProbe":{"grpc":{"port":81,"service":""},"timeoutSeconds":1,"periodSeconds":3,"successThreshold":1,"failureThreshold":3}`,
@@ -141,6 +142,12 @@ func TestRules(t *testing.T) {
 		{"volumes: [{name: v}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: x}]"), "spec.containers[0].volumeMounts[0].subPath", "not supported"},
 		{"volumes: [{name: v}]\n" + container("volumeMounts: [{name: v, mountPath: /a, mountPropagation: Bidirectional}]"), "spec.containers[0].volumeMounts[0].mountPropagation", "privileged"},
 		{"volumes: [{name: v}]\n" + container("volumeMounts: [{name: v, mountPath: /a, recursiveReadOnly: Enabled}]"), "spec.containers[0].volumeMounts[0].recursiveReadOnly", "readOnly"},
+		{"volumes: [{name: a, image: {}}]", "spec.volumes[0].image.reference", "Required"},
+		{"volumes: [{name: a, image: {reference: ' b'}}]", "spec.volumes[0].image.reference", "whitespace"},
+		{"volumes: [{name: a, image: {reference: b, pullPolicy: Often}}]", "spec.volumes[0].image.pullPolicy", "IfNotPresent"},
+		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: ../x}]"), "spec.containers[0].volumeMounts[0].subPath", "'..'"},
+		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: /x}]"), "spec.containers[0].volumeMounts[0].subPath", "relative"},
+		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPathExpr: x}]"), "spec.containers[0].volumeMounts[0].subPathExpr", "not supported"},
 		{container("volumeDevices: [{name: x, devicePath: /x}]"), "spec.containers[0].volumeDevices[0]", "not supported"},
 
 		{container("ports: [{hostPort: 1}]"), "spec.containers[0].ports[0].containerPort", "Required"},

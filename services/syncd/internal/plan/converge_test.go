@@ -28,6 +28,14 @@ func modelPod(r *rand.Rand) *v1.Pod {
 	for i := range 1 + r.IntN(3) {
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "app" + strconv.Itoa(i), Image: "x", LivenessProbe: &v1.Probe{}})
 	}
+	if r.IntN(3) == 0 {
+		p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "y"}}}}
+		for i := range p.Spec.Containers {
+			if r.IntN(2) == 0 {
+				p.Spec.Containers[i].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
+			}
+		}
+	}
 	return p
 }
 

@@ -85,6 +85,12 @@ func (m *model) begin(p plan.Plan, a plan.Action) {
 		if busy.Images[a.ImageKey()] || p.Phase != plan.Syncing {
 			m.fail("%s while busy or in phase %s", a, p.Phase)
 		}
+		ref, _, _ := plan.ImageOf(m.in.Pod, a.ImageKey())
+		for key := range busy.Images {
+			if other, _, _ := plan.ImageOf(m.in.Pod, key); other == ref {
+				m.fail("%s while the same image is being pulled", a)
+			}
+		}
 		busy.Images[a.ImageKey()] = true
 	case plan.StartContainer:
 		m.checkStart(p, a)
@@ -117,6 +123,7 @@ func (m *model) checkStart(p plan.Plan, a plan.Action) {
 	if a.ID == "" && int(a.Attempt) > m.runs[a.Container] {
 		m.fail("%s, but it only ran %d times", a, m.runs[a.Container])
 	}
+	m.checkImages(a)
 	sandbox := m.in.Runtime.Sandbox(a.SandboxID)
 	if sandbox == nil || !sandbox.Ready {
 		m.fail("%s in a sandbox that is not ready", a)
@@ -134,6 +141,22 @@ func (m *model) checkStart(p plan.Plan, a plan.Action) {
 	for i, spec := range m.in.Pod.Spec.InitContainers {
 		if spec.Name == a.Container && !m.begun(a.SandboxID) {
 			m.checkInit(a, i)
+		}
+	}
+}
+
+// checkImages wants a container's image, and those that it mounts, to be there before it starts.
+func (m *model) checkImages(a plan.Action) {
+	m.t.Helper()
+	keys := []string{a.Container}
+	for _, spec := range m.in.Pod.Spec.Containers {
+		if spec.Name == a.Container && len(spec.VolumeMounts) > 0 {
+			keys = append(keys, plan.VolumeImage("data"))
+		}
+	}
+	for _, key := range keys {
+		if ref, _, _ := plan.ImageOf(m.in.Pod, key); !m.in.Images[key].Ready || m.in.Images[key].Ref != ref {
+			m.fail("%s before image %q of %s is there", a, ref, key)
 		}
 	}
 }
@@ -251,12 +274,17 @@ func (m *model) complete(i int, ok bool) {
 	}
 }
 
-func (m *model) image(container string, ok bool) plan.Image {
+func (m *model) image(key string, ok bool) plan.Image {
+	ref, _, _ := plan.ImageOf(m.in.Pod, key)
 	if ok {
-		return plan.Image{Ref: "x", Ready: true}
+		return plan.Image{Ref: ref, Ready: true}
 	}
-	img := m.in.Images[container]
-	img.Ref = "x"
+	img := plan.Image{Ref: ref}
+	for _, other := range m.in.Images {
+		if other.Ref == ref && other.Failures > img.Failures {
+			img = other
+		}
+	}
 	img.Failures++
 	img.Reason, img.FailedAt, img.NotBefore = plan.ReasonErrImagePull, m.in.Now, m.in.Now.Add(plan.ImageDelay(img.Failures))
 	return img

@@ -427,8 +427,8 @@ func TestDecode(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", c.spec, p, err)
 		}
 	}
-	p, err := plugin.Decode(&podplanev1.PodRecord{Uid: "u", Pod: []byte(`{"spec":{"securityContext":{"fsGroup":7},"volumes":[{"name":"a","emptyDir":{}}]}}`)})
-	if err != nil || p.FSGroup == nil || *p.FSGroup != 7 || len(p.Volumes) != 1 {
+	p, err := plugin.Decode(&podplanev1.PodRecord{Uid: "u", Pod: []byte(`{"spec":{"securityContext":{"fsGroup":7},"volumes":[{"name":"i","image":{"reference":"x"}},{"name":"a","emptyDir":{}}]}}`)})
+	if err != nil || p.FSGroup == nil || *p.FSGroup != 7 || len(p.Volumes) != 1 || p.Volumes[0].Name != "a" {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	if _, err := plugin.Decode(&podplanev1.PodRecord{Pod: []byte(`{`)}); err == nil {
