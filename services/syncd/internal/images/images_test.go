@@ -4,15 +4,21 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/images/access"
 )
 
 // registry is a runtime with an image that needs credentials.
@@ -189,4 +195,108 @@ func (r *slowRuntime) PullImage(context.Context, cri.ImageSpec, *cri.AuthConfig,
 	<-r.hold
 	r.present = true
 	return "sha256:1", nil
+}
+
+func TestInspectFails(t *testing.T) {
+	r, s := &registry{inspect: fault.New(fault.Internal, "broken store")}, &surroundings{}
+	p, c := pod(v1.PullIfNotPresent, "app:1")
+	_, err := images.New(images.Config{}, r, s, s).Ensure(t.Context(), p, c)
+	if e, ok := errors.AsType[*cri.ImageError](err); !ok || e.Reason != images.ReasonImageInspectError {
+		t.Errorf("error %v", err)
+	}
+	if all := strings.Join(s.events, "\n"); all != `c InspectFailed Failed to inspect image "app:1": broken store` {
+		t.Errorf("events %q", all)
+	}
+}
+
+// TestNodeConfig: the first file that there is counts, and is read again when it has changed.
+func TestNodeConfig(t *testing.T) {
+	root, home := t.TempDir(), t.TempDir()
+	r, s := &registry{password: "me:secret"}, &surroundings{secrets: map[string]*v1.Secret{
+		"pod's": {Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"reg.example":{"username":"pod","password":"own"}}`)}},
+	}}
+	puller := images.New(images.Config{NodeConfigs: images.NodeConfigFiles(root, home)}, r, s, s)
+	pulls := func(secrets ...string) string {
+		t.Helper()
+		r.pulls = nil
+		p, c := pod(v1.PullAlways, "reg.example/app:1", secrets...)
+		_, err := puller.Ensure(t.Context(), p, c)
+		return fmt.Sprint(strings.Join(r.pulls, " "), " ", err == nil)
+	}
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct{ file, content, want string }{
+		{filepath.Join(home, ".dockercfg"), `{"reg.example":{"username":"me","password":"secret"}}`, "me:secret true"},
+		{filepath.Join(home, ".docker/config.json"), `{"auths":{"reg.example":{"username":"old","password":"x"}}}`, "old:x false"},
+		{filepath.Join(home, ".docker/config.json"), `{"auths":{"reg.example":{"username":"me","password":"secret"},"x":{}}}`, "me:secret true"},
+		{filepath.Join(root, "config.json"), `{"auths":{"other.example":{"username":"me","password":"secret"}}}`, " false"},
+		{filepath.Join(root, "config.json"), `{"auths":{"reg.example":{"auth":"bWU6c2VjcmV0"}}}`, "me:secret true"},
+	} {
+		write(step.file, step.content)
+		if got := pulls(); got != step.want {
+			t.Errorf("%s %s: %q, want %q", step.file, step.content, got, step.want)
+		}
+	}
+	if got := pulls("pod's"); got != "pod:own me:secret true" {
+		t.Errorf("the pod's own come first: %q", got)
+	}
+	s.events = nil
+	write(filepath.Join(root, "config.json"), "{")
+	if got := pulls(); got != " false" || !strings.Contains(strings.Join(s.events, "\n"), "FailedToRetrieveImagePullCredentials") {
+		t.Errorf("a broken file: %q, events %q", got, s.events)
+	}
+	if err := os.Remove(filepath.Join(root, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	if got := pulls(); got != "me:secret true" {
+		t.Errorf("without the first file: %q", got)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := images.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := access.Open(t.TempDir(), access.Rule{Policy: access.AlwaysVerify})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, s := &registry{}, &surroundings{}
+	puller := images.New(images.Config{Metrics: m, Guard: guard}, r, s, s)
+	for range 2 {
+		p, c := pod(v1.PullIfNotPresent, "app:1")
+		if _, err := puller.Ensure(t.Context(), p, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		for _, x := range f.GetMetric() {
+			var labels []string
+			for _, l := range x.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			got = append(got, fmt.Sprint(f.GetName(), " ", strings.Join(labels, ","), " ", x.GetCounter().GetValue()+float64(x.GetHistogram().GetSampleCount())))
+		}
+	}
+	want := []string{
+		"kubelet_image_manager_ensure_image_requests_total false,IfNotPresent,true 1", "kubelet_image_manager_ensure_image_requests_total true,IfNotPresent,false 1",
+		"kubelet_image_pull_duration_seconds 0-10MB 1", "kubelet_imagemanager_image_mustpull_checks_total allowed 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
