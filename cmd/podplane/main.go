@@ -16,6 +16,7 @@ import (
 	"github.com/podplane/podplane/cmd/podplane/internal/credentials"
 	"github.com/podplane/podplane/cmd/podplane/internal/doctor"
 	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
+	"github.com/podplane/podplane/cmd/podplane/internal/keys"
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/daemon"
@@ -54,7 +55,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 			cmd.AddCommand(c)
 		}
 	}
-	add("host", slices.Concat(up.Commands(), doctor.Commands(), backup.Commands(), credentials.Commands())...)
+	add("host", slices.Concat(up.Commands(), doctor.Commands(), backup.Commands(), keys.Commands(), credentials.Commands())...)
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	add("container", incontainer.Commands()...)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -75,6 +76,7 @@ type Conn struct {
 	cfg    Config
 	schema versions
 	nc     *nats.Conn
+	live   atomic.Pointer[nats.Conn] // nc, for the goroutine that reconnects
 	writer string
 	log    *slog.Logger
 
@@ -128,6 +130,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, fault.New(fault.Unavailable, "connect to the bus at %s: %w", c.where(), err)
 	}
 	c.nc = nc
+	c.live.Store(nc)
 	c.OnState(c.restoreOwned)
 	if err := c.waitConnected(ctx); err != nil {
 		why := c.Err()
@@ -155,7 +158,7 @@ func (c *Conn) options() ([]nats.Option, error) {
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectBufSize(-1), // fail at once while away: the caller decides what to keep
-		nats.CustomReconnectDelay(reconnectDelay),
+		nats.CustomReconnectDelay(c.reconnectDelay),
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(maxPingsOut),
 		nats.CustomInboxPrefix(inboxPrefix(c.cfg.Service)),
@@ -185,13 +188,34 @@ func (c *Conn) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-func reconnectDelay(attempts int) time.Duration {
+// reconnectDelay is called by the library's goroutine that reconnects, before each round.
+func (c *Conn) reconnectDelay(attempts int) time.Duration {
+	c.renewKey()
 	d := maxReconnectDelay
 	if attempts < 4 {
 		d = minReconnectDelay << attempts
 	}
 	d = min(d, maxReconnectDelay)
 	return d/2 + rand.N(d/2) + minReconnectDelay/2
+}
+
+// renewKey has the next attempt to connect show the key that is in the file now: the library reads the secret part at each connect, but the public
+// part once. Only the goroutine that reconnects uses it, and that is the one which calls this.
+func (c *Conn) renewKey() {
+	nc := c.live.Load()
+	if nc == nil || c.cfg.NKeySeedFile == "" {
+		return
+	}
+	o := nats.Options{}
+	option, err := nats.NkeyOptionFromSeed(c.cfg.NKeySeedFile)
+	if err == nil {
+		err = option(&o)
+	}
+	if err != nil {
+		c.attemptFailed(fault.New(fault.Unauthenticated, "read the bus key of %s from %s: %w", c.cfg.Service, c.cfg.NKeySeedFile, err))
+		return
+	}
+	nc.Opts.Nkey = o.Nkey
 }
 
 func inboxPrefix(service string) string {

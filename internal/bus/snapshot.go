@@ -63,14 +63,19 @@ func KeptStores() []Kept {
 // TakeSnapshot writes a stream's messages to w, in the server's own form, as they are at one moment; others go on writing meanwhile. The
 // connection has to be the administrator's. A stream that does not exist is of kind NotFound.
 func (c *Conn) TakeSnapshot(ctx context.Context, stream string, w io.Writer) (Snapshot, error) {
-	snap, err := c.takeSnapshot(ctx, stream, w)
+	return c.TakeSnapshotAfter(ctx, stream, w, func(Snapshot) {})
+}
+
+// TakeSnapshotAfter is TakeSnapshot that calls began before the first message is written.
+func (c *Conn) TakeSnapshotAfter(ctx context.Context, stream string, w io.Writer, began func(Snapshot)) (Snapshot, error) {
+	snap, err := c.takeSnapshot(ctx, stream, w, began)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("take a snapshot of stream %s: %w", stream, err)
 	}
 	return snap, nil
 }
 
-func (c *Conn) takeSnapshot(ctx context.Context, stream string, w io.Writer) (Snapshot, error) {
+func (c *Conn) takeSnapshot(ctx context.Context, stream string, w io.Writer, began func(Snapshot)) (Snapshot, error) {
 	chunks := make(chan *nats.Msg, snapshotWindow/snapshotChunk+4)
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.ChanSubscribe(inbox, chunks)
@@ -96,6 +101,7 @@ func (c *Conn) takeSnapshot(ctx context.Context, stream string, w io.Writer) (Sn
 		return Snapshot{}, fault.New(fault.Internal, "decode its extent: %w", err)
 	}
 	snap.LastSequence, snap.Messages = state.LastSeq, state.Messages
+	began(snap)
 	silence := time.NewTimer(snapshotSilence)
 	defer silence.Stop()
 	for {

@@ -82,6 +82,7 @@ const (
 // Server is a running server.
 type Server struct {
 	ns   *server.Server
+	opts *server.Options // as the server has them, to change some
 	lock *os.File
 	temp string // to remove
 
@@ -113,6 +114,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if so.JetStreamKey, err = storeKey(o.StoreDir, o.KeyFile); err != nil {
 		return nil, err
 	}
+	s.opts = so.Clone()
 	if s.ns, err = server.NewServer(so); err != nil {
 		return nil, fault.New(fault.Invalid, "configure the bus server: %w", err)
 	}
@@ -157,7 +159,14 @@ func (o Options) server() (*server.Options, error) {
 		JetStreamCipher: server.ChaCha, TLSConfig: o.TLS, TLS: o.TLS != nil, TLSTimeout: tlsTimeout,
 		DisableJetStreamBanner: true, MaxClosedClients: 16, NoFastProducerStall: true,
 	}
-	for _, u := range o.Users {
+	var err error
+	so.Nkeys, err = nkeyUsers(o.Users)
+	return so, err
+}
+
+func nkeyUsers(users []User) ([]*server.NkeyUser, error) {
+	var list []*server.NkeyUser
+	for _, u := range users {
 		if !nkeys.IsValidPublicUserKey(u.PublicKey) {
 			return nil, fault.New(fault.Invalid, "a user of the bus server has the public key %q, which is no user's nkey", u.PublicKey)
 		}
@@ -168,9 +177,27 @@ func (o Options) server() (*server.Options, error) {
 				Subscribe: &server.SubjectPermission{Allow: u.Subscribe},
 			}
 		}
-		so.Nkeys = append(so.Nkeys, n)
+		list = append(list, n)
 	}
-	return so, nil
+	return list, nil
+}
+
+// SetUsers replaces those who may connect, of a server that was started with some. Connections of users that are not among them any more end.
+// It is called by one goroutine at a time.
+func (s *Server) SetUsers(users []User) error {
+	if len(users) == 0 {
+		return fault.New(fault.Invalid, "a bus server without users would let everybody in")
+	}
+	next, err := nkeyUsers(users)
+	if err != nil {
+		return err
+	}
+	o := s.opts.Clone()
+	o.Nkeys = next
+	if err := s.ns.ReloadOptions(o); err != nil {
+		return fmt.Errorf("replace the users of the bus server: %w", err)
+	}
+	return nil
 }
 
 // ready waits until clients are served.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/nats-io/nkeys"
 
@@ -47,11 +48,33 @@ func ServiceUsers(dir, node string) ([]User, error) {
 	return users, nil
 }
 
+// RotateSeeds makes all seeds in dir anew, each file as a whole, for the same owners. A server that runs takes them with SetUsers.
+func RotateSeeds(dir string) error {
+	for _, service := range append(bus.AllServices(), bus.ServiceCLI, AdminKey) {
+		file := SeedFile(dir, service)
+		info, err := os.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is made when somebody needs it
+		}
+		if err != nil {
+			return fmt.Errorf("key of %s: %w", service, err)
+		}
+		owner := -1
+		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+			owner = int(sys.Uid)
+		}
+		if _, err := newSeed(file, owner); err != nil {
+			return fmt.Errorf("key of %s: %w", service, err)
+		}
+	}
+	return nil
+}
+
 // ensureSeed gives the public key of the seed in a file, which it makes if it is missing.
 func ensureSeed(file string) (public string, err error) {
 	seed, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		seed, err = newSeed(file)
+		seed, err = newSeed(file, -1)
 	}
 	if err != nil {
 		return "", err
@@ -64,8 +87,8 @@ func ensureSeed(file string) (public string, err error) {
 	return pair.PublicKey()
 }
 
-// newSeed writes a new seed, whole or not at all.
-func newSeed(file string) ([]byte, error) {
+// newSeed writes a new seed, whole or not at all, for the user owner; below 0: for this process'.
+func newSeed(file string, owner int) ([]byte, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
@@ -82,6 +105,9 @@ func newSeed(file string) ([]byte, error) {
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
 	_, err = tmp.Write(append(bytes.Clone(seed), '\n'))
+	if err == nil && owner >= 0 {
+		err = tmp.Chown(owner, owner)
+	}
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return nil, err
 	}

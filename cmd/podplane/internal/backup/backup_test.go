@@ -384,3 +384,62 @@ func checkPairs(t *testing.T, ctx context.Context, c *bus.Conn) {
 		}
 	}
 }
+
+// TestRotateKey encrypts the records anew: they are all there, by the new key only, and a backup of before needs the former.
+func TestRotateKey(t *testing.T) {
+	a := host(t)
+	file := filepath.Join(t.TempDir(), "saved")
+	var before []string
+	on(t, a.Host, func(ctx context.Context, c *bus.Conn) {
+		fill(t, ctx, c, 20)
+		before = names(t, ctx, c)
+	})
+	if _, err := backup.Save(within(t), a, file); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.ReadFile(a.Host.BusKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := backup.RotateKey(within(t), a.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := os.ReadFile(former); err != nil || !bytes.Equal(kept, old) {
+		t.Errorf("the former key is not kept: %v", err)
+	}
+	now, err := os.ReadFile(a.Host.BusKey())
+	if err != nil || bytes.Equal(now, old) {
+		t.Errorf("the key is the former: %v", err)
+	}
+	on(t, a.Host, func(ctx context.Context, c *bus.Conn) {
+		if after := names(t, ctx, c); !slices.Equal(before, after) {
+			t.Errorf("before\n%v\nafter\n%v", before, after)
+		}
+	})
+	if _, err := embedded.Start(within(t), embedded.Options{StoreDir: a.Host.BusDir(), KeyFile: former}); !fault.Is(err, fault.FailedPrecondition) {
+		t.Errorf("the former key still opens the records: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(a.Host.Root, "nats*")); err != nil || len(left) != 3 {
+		t.Errorf("left are %v, want the records, their key, the former key", left)
+	}
+	if _, err := backup.Restore(within(t), a, file, true); !fault.Is(err, fault.Invalid) {
+		t.Errorf("restored a backup of before by the new key: %v", err)
+	}
+	a.Key = former
+	if _, err := backup.Restore(within(t), a, file, true); err != nil {
+		t.Errorf("restore a backup of before by the former key: %v", err)
+	}
+	again, err := backup.RotateKey(within(t), a.Host)
+	if err != nil || again == former || again == "" {
+		t.Errorf("a second time: %q %v", again, err)
+	}
+	clear := host(t)
+	clear.Host.EncryptionKey = up.NoKey
+	if _, err := backup.RotateKey(within(t), clear.Host); !fault.Is(err, fault.FailedPrecondition) {
+		t.Errorf("records in the clear: %v", err)
+	}
+	if _, err := backup.RotateKey(within(t), host(t).Host); !fault.Is(err, fault.NotFound) {
+		t.Errorf("no records: %v", err)
+	}
+}

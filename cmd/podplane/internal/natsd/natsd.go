@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
@@ -105,8 +106,34 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	log.Info("bus is ready", "url", s.ClientURL(), "store", opts.StoreDir)
-	<-ctx.Done()
+	o.serve(ctx, s, log)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	return s.Shutdown(ctx)
+}
+
+// serve waits for the end, and takes new keys of the services at each SIGHUP (podplane keys rotate).
+func (o options) serve(ctx context.Context, s *embedded.Server, log *slog.Logger) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+		if o.keys == "" {
+			continue
+		}
+		users, err := embedded.ServiceUsers(o.keys, o.node)
+		if err == nil {
+			err = s.SetUsers(users)
+		}
+		if err != nil {
+			log.Error("the services' keys were not taken; those before stay", "error", err)
+			continue
+		}
+		log.Info("the services' keys were read again")
+	}
 }
