@@ -12,7 +12,7 @@ import (
 // long as they touch nothing.
 var cores = []string{
 	"services/syncd/internal/plan", "services/syncd/internal/status", "services/syncd/internal/admission", "services/syncd/internal/decode",
-	"services/syncd/internal/rawjson", "services/pleg/internal/diff",
+	"services/syncd/internal/rawjson", "services/syncd/internal/chain", "services/pleg/internal/diff",
 	"services/volumed/internal/reconcile", "services/evictd/internal/policy", "services/prober/internal/verdict",
 	"services/prober/internal/schedule",
 }

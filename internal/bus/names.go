@@ -38,9 +38,11 @@ const (
 
 	StreamLifecycle = "LIFECYCLE"
 	StreamEvents    = "EVENTS"
+	StreamDecisions = "DECISIONS"
 
 	lifecyclePrefix = "pleg.v1."
 	eventsPrefix    = "events.v1."
+	decisionsPrefix = "decisions.v1."
 	bucketPrefix    = "$KV."
 	bucketStream    = "KV_"
 	fencePrefix     = "$FENCE."
@@ -141,6 +143,19 @@ func EventPattern(node string) string { return eventsPrefix + Token(node) + ".>"
 
 // EventPodPattern matches the Events about one pod.
 func EventPodPattern(node, uid string) string { return eventsPrefix + Key(node, uid) + ".>" }
+
+// DecisionsSubject is the subject of what syncd decided for a pod.
+func DecisionsSubject(node, uid, namespace, name string) string {
+	return decisionsPrefix + Key(node, uid, namespace, name)
+}
+
+// DecisionsPodPattern matches the decisions for one pod.
+func DecisionsPodPattern(node, uid string) string { return decisionsPrefix + Key(node, uid) + ".>" }
+
+// DecisionsNamePattern matches the decisions for all pods that had a name.
+func DecisionsNamePattern(node, namespace, name string) string {
+	return decisionsPrefix + Token(node) + ".*." + Key(namespace, name)
+}
 
 // Key joins parts to a key, each escaped by Token.
 func Key(parts ...string) string {

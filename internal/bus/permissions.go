@@ -21,7 +21,7 @@ func declared() []declaration {
 	return []declaration{
 		declare(Pods), declare(Objects), declare(Status), declare(Volumes), declare(Probes),
 		declare(Conditions), declare(Evictions), declare(Services), declare(Leases),
-		declareStream(Lifecycle), declareStream(Events),
+		declareStream(Lifecycle), declareStream(Events), declareStream(Decisions),
 	}
 }
 

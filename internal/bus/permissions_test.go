@@ -67,6 +67,8 @@ func acts() []act {
 	add("lifecycle", publish(bus.Lifecycle, bus.LifecycleSubject(here, "uid", "ContainerDied")), bus.ServicePleg)
 	add("lifecycle of another node", publish(bus.Lifecycle, bus.LifecycleSubject(elsewhere, "uid", "ContainerDied")))
 	add("events", publish(bus.Events, bus.EventSubject(here, "uid", "Killing")), bus.AllServices()...)
+	add("decisions", publish(bus.Decisions, bus.DecisionsSubject(here, "uid", "ns", "web.x")), bus.ServiceSyncd)
+	add("decisions of another node", publish(bus.Decisions, bus.DecisionsSubject(elsewhere, "uid", "ns", "web")))
 	add("events of another node", publish(bus.Events, bus.EventSubject(elsewhere, "uid", "Killing")))
 	return list
 }

@@ -108,6 +108,12 @@ var (
 		Readers: append(AllServices(), ServiceCLI),
 		MaxAge:  time.Hour, MaxBytes: 64 * mib, MaxMessageBytes: 64 * kib, Duplicates: 2 * time.Minute,
 	}
+	// Decisions is the journal of what syncd decided for each pod, and why.
+	Decisions = StreamSpec{
+		Name: StreamDecisions, Owners: []string{ServiceSyncd}, Subjects: []string{decisionsPrefix + ">"},
+		Readers: []string{ServiceSyncd, ServiceCLI},
+		MaxAge:  24 * time.Hour, MaxBytes: 64 * mib, MaxMessageBytes: 64 * kib, Duplicates: 2 * time.Minute,
+	}
 )
 
 func only(service, pattern string) map[string][]string {

@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/shard"
 	"github.com/podplane/podplane/internal/telemetry"
+	"github.com/podplane/podplane/services/syncd/internal/decisions"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
 	"github.com/podplane/podplane/services/syncd/internal/front"
 	"github.com/podplane/podplane/services/syncd/internal/gc"
@@ -45,6 +46,8 @@ type Config struct {
 	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
 	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
 	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
+	DecisionsMaxAge     time.Duration `json:"decisionsMaxAge" usage:"how long it is kept what was decided for pods and why"`
+	DecisionsMaxBytes   int64         `json:"decisionsMaxBytes" usage:"how many bytes of decisions are kept"`
 }
 
 // DefaultConfig gives the configuration where nothing is set.
@@ -52,6 +55,7 @@ func DefaultConfig() Config {
 	return Config{
 		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, ResolvConf: "/etc/resolv.conf",
 		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
+		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
 	}
 }
 
@@ -67,6 +71,7 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 		{"pullSlots", int64(c.PullSlots), 0},
 		{"containerLogMaxSize", c.ContainerLogMaxSize, 4096},
 		{"containerLogFiles", int64(c.ContainerLogFiles), 2},
+		{"decisionsMaxBytes", c.DecisionsMaxBytes, 1 << 20},
 	} {
 		if n.value < n.least {
 			list = append(list, field.Invalid(path.Child(n.name), n.value, fmt.Sprintf("must be at least %d", n.least)))
@@ -75,6 +80,9 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	if c.Resync < time.Second {
 		list = append(list, field.Invalid(path.Child("resync"), c.Resync.String(), "must be at least 1s"))
 	}
+	if c.DecisionsMaxAge < time.Hour {
+		list = append(list, field.Invalid(path.Child("decisionsMaxAge"), c.DecisionsMaxAge.String(), "must be at least 1h"))
+	}
 	if c.MaxRestartDelay < time.Second || c.MaxRestartDelay > 5*time.Minute {
 		list = append(list, field.Invalid(path.Child("maxRestartDelay"), c.MaxRestartDelay.String(), "must be from 1s to 5m"))
 	}
@@ -82,6 +90,11 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 		list = append(list, field.Required(path.Child("clusterDomain"), "a cluster DNS server needs a domain"))
 	}
 	return list
+}
+
+// ConfigureBus bounds the journal of decisions as configured.
+func (c *Config) ConfigureBus(b *bus.Config) {
+	b.StreamLimits = map[string]bus.StreamLimits{bus.StreamDecisions: {MaxAge: c.DecisionsMaxAge, MaxBytes: c.DecisionsMaxBytes}}
 }
 
 // Command makes the command that runs syncd.
@@ -127,6 +140,9 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) erro
 		return fmt.Errorf("open the bucket of statuses: %w", err)
 	}
 	n := &node{cfg: cfg, deps: deps, client: client, store: feeds.Store, addresses: face.Addresses}
+	if n.decisions, err = startWhy(ctx, deps, feeds.Store); err != nil {
+		return err
+	}
 	n.shards = &shards{node: n}
 	n.sink = feed.NewStatus(statuses, deps.Node, feeds.Store, deps.Log)
 	n.keeper = shard.New(shard.Config{
@@ -164,6 +180,7 @@ type node struct {
 	shards    *shards
 	keeper    *shard.Keeper
 	workers   *worker.Manager
+	decisions *decisions.Journal
 	addresses []string
 }
 
@@ -241,7 +258,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 		ShardOf: shard.Of, Holds: n.keeper.Holds,
 	}, worker.Deps{
-		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Metrics: metrics,
+		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
 	}, n.deps.Log), executor, puller, nil
 }

@@ -12,6 +12,7 @@ package podplanev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -2015,11 +2016,309 @@ func (x *ContainerSnapshot) GetAttempt() uint32 {
 	return 0
 }
 
+// DecisionsRecord is what syncd decided for a pod at one moment, or at several that followed each other at once. Stream
+// DECISIONS, subject "decisions.v1.<node>.<uid>.<namespace>.<name>", written by the replica of syncd that works on the pod.
+type DecisionsRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schema        uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Decisions     []*Decision            `protobuf:"bytes,6,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	Trace         *TraceContext          `protobuf:"bytes,7,opt,name=trace,proto3" json:"trace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionsRecord) Reset() {
+	*x = DecisionsRecord{}
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionsRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionsRecord) ProtoMessage() {}
+
+func (x *DecisionsRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionsRecord.ProtoReflect.Descriptor instead.
+func (*DecisionsRecord) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DecisionsRecord) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *DecisionsRecord) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DecisionsRecord) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *DecisionsRecord) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DecisionsRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DecisionsRecord) GetDecisions() []*Decision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *DecisionsRecord) GetTrace() *TraceContext {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
+// Decision is one thing that syncd decided to do, or not to do, and why.
+type Decision struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	DecidedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
+	// What is done, such as "StartContainer", "KillContainer", "BackOff", "StopPod", "NotReady".
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// Empty where it is about the pod as a whole.
+	Container string `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"`
+	// The container, or the sandbox, that it is about; empty for one that does not exist yet.
+	ObjectId string `protobuf:"bytes,4,opt,name=object_id,json=objectId,proto3" json:"object_id,omitempty"`
+	// The restart count of the container, or the attempt of the sandbox.
+	Attempt uint32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The rule that led from the cause to the action, for people: "restartPolicy Always, back-off 10s".
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// How long is waited or given: the back-off, the grace period.
+	Period        *durationpb.Duration `protobuf:"bytes,7,opt,name=period,proto3" json:"period,omitempty"`
+	Cause         *DecisionCause       `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Decision) Reset() {
+	*x = Decision{}
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Decision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Decision) ProtoMessage() {}
+
+func (x *Decision) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Decision.ProtoReflect.Descriptor instead.
+func (*Decision) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Decision) GetDecidedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecidedAt
+	}
+	return nil
+}
+
+func (x *Decision) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *Decision) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *Decision) GetObjectId() string {
+	if x != nil {
+		return x.ObjectId
+	}
+	return ""
+}
+
+func (x *Decision) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Decision) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Decision) GetPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.Period
+	}
+	return nil
+}
+
+func (x *Decision) GetCause() *DecisionCause {
+	if x != nil {
+		return x.Cause
+	}
+	return nil
+}
+
+// DecisionCause is what a decision was taken upon.
+type DecisionCause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "lifecycle", "probe", "spec", "pod", "deletion", "eviction", "deadline", "hook", "failure", "completion" or "housekeeping".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// With kind "lifecycle" the CloudEvent's id: the event is in the stream LIFECYCLE, whether syncd read it there or saw it itself.
+	EventId string `protobuf:"bytes,2,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	// The container or the sandbox that it is about.
+	ObjectId  string `protobuf:"bytes,3,opt,name=object_id,json=objectId,proto3" json:"object_id,omitempty"`
+	Container string `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
+	// What it was, for people: "readiness probe HTTP /ready failed 3 times: 503".
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	OccurredAt    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=occurred_at,json=occurredAt,proto3" json:"occurred_at,omitempty"`
+	Trace         *TraceContext          `protobuf:"bytes,7,opt,name=trace,proto3" json:"trace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionCause) Reset() {
+	*x = DecisionCause{}
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionCause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionCause) ProtoMessage() {}
+
+func (x *DecisionCause) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionCause.ProtoReflect.Descriptor instead.
+func (*DecisionCause) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DecisionCause) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DecisionCause) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *DecisionCause) GetObjectId() string {
+	if x != nil {
+		return x.ObjectId
+	}
+	return ""
+}
+
+func (x *DecisionCause) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *DecisionCause) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *DecisionCause) GetOccurredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OccurredAt
+	}
+	return nil
+}
+
+func (x *DecisionCause) GetTrace() *TraceContext {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
 var File_podplane_v1_records_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x19podplane/v1/records.proto\x12\vpodplane.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
+	"\x19podplane/v1/records.proto\x12\vpodplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
 	"\fTraceContext\x12 \n" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
@@ -2206,7 +2505,34 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x1b\n" +
 	"\texit_code\x18\x04 \x01(\x05R\bexitCode\x12\x18\n" +
-	"\aattempt\x18\x05 \x01(\rR\aattempt*R\n" +
+	"\aattempt\x18\x05 \x01(\rR\aattempt\"\xe7\x01\n" +
+	"\x0fDecisionsRecord\x12\x16\n" +
+	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x123\n" +
+	"\tdecisions\x18\x06 \x03(\v2\x15.podplane.v1.DecisionR\tdecisions\x12/\n" +
+	"\x05trace\x18\a \x01(\v2\x19.podplane.v1.TraceContextR\x05trace\"\xb1\x02\n" +
+	"\bDecision\x129\n" +
+	"\n" +
+	"decided_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x1c\n" +
+	"\tcontainer\x18\x03 \x01(\tR\tcontainer\x12\x1b\n" +
+	"\tobject_id\x18\x04 \x01(\tR\bobjectId\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\rR\aattempt\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x121\n" +
+	"\x06period\x18\a \x01(\v2\x19.google.protobuf.DurationR\x06period\x120\n" +
+	"\x05cause\x18\b \x01(\v2\x1a.podplane.v1.DecisionCauseR\x05cause\"\x81\x02\n" +
+	"\rDecisionCause\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
+	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x1b\n" +
+	"\tobject_id\x18\x03 \x01(\tR\bobjectId\x12\x1c\n" +
+	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12;\n" +
+	"\voccurred_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"occurredAt\x12/\n" +
+	"\x05trace\x18\a \x01(\v2\x19.podplane.v1.TraceContextR\x05trace*R\n" +
 	"\x06Source\x12\x16\n" +
 	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2258,7 +2584,7 @@ func file_podplane_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_podplane_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_podplane_v1_records_proto_goTypes = []any{
 	(Source)(0),                   // 0: podplane.v1.Source
 	(WorkerPhase)(0),              // 1: podplane.v1.WorkerPhase
@@ -2280,51 +2606,62 @@ var file_podplane_v1_records_proto_goTypes = []any{
 	(*LeaseRecord)(nil),           // 17: podplane.v1.LeaseRecord
 	(*LifecycleEvent)(nil),        // 18: podplane.v1.LifecycleEvent
 	(*ContainerSnapshot)(nil),     // 19: podplane.v1.ContainerSnapshot
-	nil,                           // 20: podplane.v1.VolumeState.AttributesEntry
-	nil,                           // 21: podplane.v1.ConditionRecord.ObservationEntry
-	nil,                           // 22: podplane.v1.EvictionRecord.UsageEntry
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*DecisionsRecord)(nil),       // 20: podplane.v1.DecisionsRecord
+	(*Decision)(nil),              // 21: podplane.v1.Decision
+	(*DecisionCause)(nil),         // 22: podplane.v1.DecisionCause
+	nil,                           // 23: podplane.v1.VolumeState.AttributesEntry
+	nil,                           // 24: podplane.v1.ConditionRecord.ObservationEntry
+	nil,                           // 25: podplane.v1.EvictionRecord.UsageEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
 }
 var file_podplane_v1_records_proto_depIdxs = []int32{
 	0,  // 0: podplane.v1.PodRecord.source:type_name -> podplane.v1.Source
 	6,  // 1: podplane.v1.PodRecord.trace:type_name -> podplane.v1.TraceContext
-	23, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
-	23, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
-	23, // 4: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	26, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
+	26, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
+	26, // 4: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
 	1,  // 5: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
 	9,  // 6: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
 	6,  // 7: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
-	23, // 8: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
+	26, // 8: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
 	2,  // 9: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
-	23, // 10: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
-	20, // 11: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
+	26, // 10: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
+	23, // 11: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
 	2,  // 12: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
 	11, // 13: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
 	6,  // 14: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
-	23, // 15: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
+	26, // 15: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
 	3,  // 16: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
 	4,  // 17: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
-	23, // 18: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
+	26, // 18: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
 	6,  // 19: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
-	23, // 20: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
-	23, // 21: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
-	21, // 22: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
-	22, // 23: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
-	23, // 24: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
+	26, // 20: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	26, // 21: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
+	24, // 22: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
+	25, // 23: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
+	26, // 24: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
 	6,  // 25: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
-	23, // 26: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
-	23, // 27: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
-	23, // 28: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
+	26, // 26: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
+	26, // 27: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
+	26, // 28: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
 	5,  // 29: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
-	23, // 30: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
-	23, // 31: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
+	26, // 30: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
+	26, // 31: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
 	6,  // 32: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
 	19, // 33: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	21, // 34: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
+	6,  // 35: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
+	26, // 36: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	27, // 37: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
+	22, // 38: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
+	26, // 39: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
+	6,  // 40: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_records_proto_init() }
@@ -2339,7 +2676,7 @@ func file_podplane_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_podplane_v1_records_proto_rawDesc), len(file_podplane_v1_records_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -40,7 +40,7 @@ func Commands() []*cobra.Command {
 	e := &env{}
 	cmds := []*cobra.Command{
 		applyCommand(e), getCommand(e), deleteCommand(e), logsCommand(e),
-		waitCommand(e), eventsCommand(e), servicesCommand(e), lifecycleCommand(e),
+		waitCommand(e), eventsCommand(e), servicesCommand(e), lifecycleCommand(e), whyCommand(e),
 	}
 	server := os.Getenv("PODPLANE_SERVER")
 	if server == "" {

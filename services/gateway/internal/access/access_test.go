@@ -36,7 +36,7 @@ bindings:
 
 var (
 	methods     = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-	namespaced  = []string{"pods", "pods/log", "pods/status", "configmaps", "secrets", "events", "lifecycle", "probes", "volumes", "evictions", "pods/exec", "pods/attach", "pods/portforward"}
+	namespaced  = []string{"pods", "pods/log", "pods/status", "configmaps", "secrets", "events", "lifecycle", "why", "probes", "volumes", "evictions", "pods/exec", "pods/attach", "pods/portforward"}
 	clusterOnly = []string{"nodes", "services", "conditions", "evictions/rank"}
 )
 

@@ -81,7 +81,7 @@ var (
 
 	visible = []string{
 		"pods", "pods/log", "pods/status", "configmaps", "events", "nodes",
-		"lifecycle", "probes", "volumes", "evictions", "evictions/rank", "conditions", "services",
+		"lifecycle", "why", "probes", "volumes", "evictions", "evictions/rank", "conditions", "services",
 	}
 	editable   = []string{"pods", "configmaps", "secrets"}
 	executable = []string{"pods/exec", "pods/attach", "pods/portforward"}

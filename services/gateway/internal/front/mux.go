@@ -56,6 +56,9 @@ func newMux(ctx context.Context, conn func(service string) grpc.ClientConnInterf
 		"nodes": func() error {
 			return gateway.RegisterNodeServiceHandlerClient(ctx, mux, podplanev1.NewNodeServiceClient(syncd))
 		},
+		"why": func() error {
+			return gateway.RegisterWhyServiceHandlerClient(ctx, mux, podplanev1.NewWhyServiceClient(syncd))
+		},
 		"lifecycle": func() error {
 			return gateway.RegisterLifecycleServiceHandlerClient(ctx, mux, podplanev1.NewLifecycleServiceClient(conn(bus.ServicePleg)))
 		},

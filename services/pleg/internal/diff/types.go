@@ -1,8 +1,6 @@
 package diff
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"time"
 
 	"github.com/podplane/podplane/internal/pod"
@@ -27,9 +25,9 @@ const (
 )
 
 var typeNames = [typeCount]string{
-	ContainerCreated: "ContainerCreated", ContainerStarted: "ContainerStarted", ContainerDied: "ContainerDied",
-	ContainerRemoved: "ContainerRemoved", ContainerChanged: "ContainerChanged", SandboxStarted: "PodSandboxStarted",
-	SandboxStopped: "PodSandboxStopped", SandboxRemoved: "PodSandboxRemoved",
+	ContainerCreated: pod.LifecycleContainerCreated, ContainerStarted: pod.LifecycleContainerStarted, ContainerDied: pod.LifecycleContainerDied,
+	ContainerRemoved: pod.LifecycleContainerRemoved, ContainerChanged: pod.LifecycleContainerChanged, SandboxStarted: pod.LifecycleSandboxStarted,
+	SandboxStopped: pod.LifecycleSandboxStopped, SandboxRemoved: pod.LifecycleSandboxRemoved,
 }
 
 // String returns the type's name on the wire, such as "ContainerDied" or "PodSandboxStopped".
@@ -154,7 +152,5 @@ type Event struct {
 
 // EventID returns the ID of the event of this type about the object.
 func EventID(objectID string, t Type) string {
-	h := sha256.New()
-	h.Write([]byte("podplane.pleg.v1\x00" + objectID + "\x00" + t.String()))
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return pod.LifecycleEventID(objectID, t.String())
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/podplane/podplane/internal/bus"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
@@ -104,7 +105,16 @@ func (r reader) probe(e bus.Entry[*podplanev1.ProbeRecord]) {
 	r.workers.ProbeChanged(parts[1], key, &plan.Verdict{
 		ContainerID: e.Value.GetContainerId(), Output: e.Value.GetOutput(),
 		Success: result == podplanev1.ProbeResult_PROBE_RESULT_SUCCESS, Failure: result == podplanev1.ProbeResult_PROBE_RESULT_FAILURE,
+		InARow: e.Value.GetInARow(), At: timeOf(e.Value.GetObservedAt()), Trace: e.Value.GetTrace().GetTraceparent(),
 	})
+}
+
+// timeOf is the zero time where a record has none.
+func timeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
 }
 
 func (r reader) eviction(e bus.Entry[*podplanev1.EvictionRecord]) {
@@ -116,6 +126,7 @@ func (r reader) eviction(e bus.Entry[*podplanev1.EvictionRecord]) {
 	default:
 		r.workers.EvictionChanged(parts[1], &plan.Eviction{
 			Reason: e.Value.GetReason(), Message: e.Value.GetMessage(), Grace: time.Duration(e.Value.GetGracePeriodSeconds()) * time.Second,
+			OrderedAt: timeOf(e.Value.GetOrderedAt()), Trace: e.Value.GetTrace().GetTraceparent(),
 		})
 	}
 }

@@ -116,8 +116,8 @@ func TestNews(t *testing.T) {
 	put(t, other, bus.Probes, bus.ProbeKey(node, "u1", "c", "liveness"), &podplanev1.ProbeRecord{ContainerId: "id", Result: podplanev1.ProbeResult_PROBE_RESULT_FAILURE})
 	put(t, other, bus.Evictions, bus.PodKey(node, "u1"), &podplanev1.EvictionRecord{Reason: "Evicted", Message: "m", GracePeriodSeconds: 3})
 	conditions := put(t, other, bus.Conditions, bus.ConditionKey(node, bus.ConditionRuntimeReady), &podplanev1.ConditionRecord{Status: "False"})
-	w.wait(t, "volumes u1 VOLUME_PHASE_UNSPECIFIED", "probe u1 {c 1} &{ContainerID:id Success:false Failure:true Output:}",
-		"eviction u1 &{Reason:Evicted Message:m Grace:3s}")
+	w.wait(t, "volumes u1 VOLUME_PHASE_UNSPECIFIED", "probe u1 {c 1} &{ContainerID:id Success:false Failure:true Output: InARow:0 At:0001-01-01 00:00:00 +0000 UTC Trace:}",
+		"eviction u1 &{Reason:Evicted Message:m Grace:3s OrderedAt:0001-01-01 00:00:00 +0000 UTC Trace:}")
 	// A watcher that begins late only sees what a key is last, so the runtime goes and comes until that is told.
 	for w.lacks("runtime back") {
 		for _, status := range []string{"False", "True"} {

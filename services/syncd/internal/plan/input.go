@@ -125,6 +125,10 @@ type Verdict struct {
 	Success bool
 	Failure bool
 	Output  string
+	// InARow is how many probes in a row said so when the verdict was given, At when that was, Trace the trace that it belongs to.
+	InARow uint32
+	At     time.Time
+	Trace  string
 }
 
 // Eviction is an order to evict the pod.
@@ -132,6 +136,9 @@ type Eviction struct {
 	Reason  string
 	Message string
 	Grace   time.Duration
+	// OrderedAt is when it was ordered, Trace the trace that it belongs to.
+	OrderedAt time.Time
+	Trace     string
 }
 
 // Input is all that a decision depends on.

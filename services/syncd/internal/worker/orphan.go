@@ -20,6 +20,10 @@ func (m *Manager) endOrphan(ctx context.Context, seen *pod.RuntimePod) {
 	m.deps.Metrics.orphaned()
 	m.log.InfoContext(ctx, "ending a pod of the runtime that is not wanted any more",
 		slog.String("pod.uid", seen.UID), slog.String("pod.namespace", seen.Namespace), slog.String("pod.name", seen.Name))
+	if m.deps.Decisions != nil {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: seen.Namespace, Name: seen.Name, UID: types.UID(seen.UID)}}
+		m.deps.Decisions.Decided(p, "", m.deps.Now(), []plan.Decision{plan.Unwanted()})
+	}
 	m.wg.Add(1)
 	go func() {
 		defer m.wg.Done()

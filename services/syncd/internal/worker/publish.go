@@ -37,6 +37,7 @@ func (w *worker) restore(rec *podplanev1.StatusRecord) {
 	}
 	w.previous = &s
 	w.waiting = rec.GetWaiting()
+	w.told = toldBefore(w.waiting)
 	w.wasReady = isReady(&s)
 	switch rec.GetPhase() {
 	case podplanev1.WorkerPhase_WORKER_PHASE_TERMINATING:
@@ -91,6 +92,7 @@ func (w *worker) publish(in plan.Input, p plan.Plan) {
 	if !w.worthPublishing(rec, in.Now) {
 		return
 	}
+	w.explainStatus(&in, &p)
 	w.announce(in.Now, s)
 	w.previous = s
 	rec.UpdatedAt = timestamppb.New(in.Now)

@@ -18,7 +18,10 @@ import (
 	"github.com/podplane/podplane/internal/cri/crifake"
 	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/chain"
+	"github.com/podplane/podplane/services/syncd/internal/decisions"
 	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
 	"github.com/podplane/podplane/services/syncd/internal/worker"
 )
@@ -39,6 +42,8 @@ type world struct {
 	events   []string
 	objects  map[string]any
 	current  *process
+	// decided is the journal of decisions, in the order in which they were told.
+	decided []chain.Decided
 }
 
 func newWorld(t *testing.T, options crifake.Options) *world {
@@ -98,6 +103,36 @@ func (w *world) PodEvent(p *v1.Pod, container, _, reason, message string) {
 	w.events = append(w.events, strings.TrimSpace(p.Name+"/"+container+" "+reason+" "+message))
 }
 
+// Decided is worker.Decisions.
+func (w *world) Decided(p *v1.Pod, _ string, at time.Time, list []plan.Decision) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec := decisions.Record(node, p, "", at, list)
+	w.decided = append(w.decided, chain.Decided{Sequence: uint64(len(w.decided) + 1), Record: rec})
+}
+
+// why are the pod's chains as lines, from its decisions alone.
+func (w *world) why(uid string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var in chain.Input
+	for _, d := range w.decided {
+		if d.Record.GetUid() == uid {
+			in.Decisions = append(in.Decisions, d)
+		}
+	}
+	chains, _ := chain.Compose(in)
+	var lines []string
+	for _, c := range chains {
+		var parts []string
+		for _, s := range c.GetSteps() {
+			parts = append(parts, s.GetText())
+		}
+		lines = append(lines, strings.Join(parts, " -> "))
+	}
+	return lines
+}
+
 func (w *world) ConfigMap(namespace, name string) (*v1.ConfigMap, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +170,7 @@ func (w *world) start() *process {
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup"},
 	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
 	p.m = worker.New(worker.Config{Node: node, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
-		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w,
+		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w,
 	}, slog.New(slog.DiscardHandler))
 	w.mu.Lock()
 	w.current = p

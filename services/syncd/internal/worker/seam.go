@@ -197,9 +197,11 @@ type Deps struct {
 	Records  Records
 	Sink     StatusSink
 	Events   Recorder
-	Settings Settings
-	Metrics  *Metrics
-	Tracer   trace.Tracer
+	// Decisions may be nil.
+	Decisions Decisions
+	Settings  Settings
+	Metrics   *Metrics
+	Tracer    trace.Tracer
 	// Now is the clock.
 	Now func() time.Time
 }

@@ -87,6 +87,8 @@ type worker struct {
 	holdUntil time.Time
 	waiting   []*podplanev1.Waiting
 	wasReady  bool
+	// told holds the waits that the decisions tell of, and since when they last.
+	told map[string]time.Time
 
 	startCtx    context.Context
 	startCancel context.CancelFunc
@@ -183,6 +185,7 @@ func (w *worker) step(ctx context.Context) time.Time {
 		w.startCancel()
 		w.stopped(p.Stop)
 	}
+	w.explain(&in, &p)
 	w.phase, w.stop = p.Phase, p.Stop
 	w.act(ctx, p.Actions)
 	if len(p.Actions) > 0 {
