@@ -23,7 +23,13 @@ func startWhy(ctx context.Context, deps daemon.Deps, s *store.Store) (*decisions
 	h := history.New(deps.Node, pods{s}, deps.Log)
 	h.Use(nil, stream, nil)
 	podplanev1.RegisterWhyServiceServer(deps.GRPC, h)
-	deps.Go("history", ignoreCanceled(func(ctx context.Context) error { return h.Open(ctx, deps.Bus) }))
+	deps.Go("history", ignoreCanceled(func(ctx context.Context) error {
+		if err := h.Open(ctx, deps.Bus); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}))
 	return journal, nil
 }
 
