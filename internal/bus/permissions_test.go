@@ -216,7 +216,7 @@ func readAll(t *testing.T, ctx context.Context, a account) {
 	try(reads(bus.Conditions))
 	try(reads(bus.Evictions))
 	try(reads(bus.Services))
-	for _, spec := range []bus.StreamSpec{bus.Lifecycle, bus.Events} {
+	for _, spec := range []bus.StreamSpec{bus.Lifecycle, bus.Events, bus.Decisions} {
 		try(spec.Name, spec.Readers, func(ctx context.Context, c *bus.Conn) error {
 			s, err := bus.OpenStream(ctx, c, spec)
 			if err != nil {
