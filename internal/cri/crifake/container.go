@@ -200,6 +200,14 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 	return nil
 }
 
+// DeleteTask is not there: that is containerd's.
+func (r *Runtime) DeleteTask(ctx context.Context, id string) error {
+	if err := r.enter(ctx, "delete_task", id); err != nil {
+		return err
+	}
+	return fault.New(fault.Unimplemented, "delete task %s: this is not containerd", id)
+}
+
 // RemoveContainer implements [cri.ContainerService].
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	if err := r.enter(ctx, "remove_container", id); err != nil {

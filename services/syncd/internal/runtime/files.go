@@ -96,7 +96,7 @@ func readLogTail(path string, limit int) string {
 
 // RemoveContainer removes a dead container with its log and its termination message.
 func (e *Executor) RemoveContainer(ctx context.Context, p *v1.Pod, c *pod.Container) error {
-	if err := e.cri.RemoveContainer(ctx, c.ID); err != nil {
+	if err := e.removeContainer(ctx, string(p.UID), c); err != nil {
 		return err
 	}
 	var errs []error

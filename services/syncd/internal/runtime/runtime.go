@@ -60,6 +60,8 @@ type CRI interface {
 	cri.ContainerService
 	cri.Execer
 	ContainerStatus(ctx context.Context, id string) (pod.Container, error)
+	ListContainers(ctx context.Context, filter cri.Filter) ([]pod.Container, error)
+	DeleteTask(ctx context.Context, containerID string) error
 }
 
 // Executor carries out actions. Its methods may be called from many goroutines.
@@ -114,9 +116,10 @@ func (e *Executor) EnsureImage(ctx context.Context, p *v1.Pod, image images.Want
 // answer is waited for even when ctx ends, bounded by the call's own deadline: a start that is cancelled half-way can leave containerd
 // with a task that it neither lists nor removes.
 func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (pod.Container, error) {
-	id := r.ID
+	id, begin := r.ID, func(ctx context.Context) error { return e.resume(ctx, string(r.Pod.UID), r.ID) }
 	if id == "" {
 		var err error
+		begin = func(ctx context.Context) error { return e.cri.StartContainer(ctx, id) }
 		if id, err = e.create(ctx, r); err != nil {
 			return pod.Container{}, err
 		}
@@ -126,7 +129,7 @@ func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (p
 		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := e.cri.StartContainer(ctx, id); err != nil {
+	if err := begin(ctx); err != nil {
 		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}
 	e.events.PodEvent(r.Pod, r.Container, v1.EventTypeNormal, "Started", "Container started")
@@ -177,7 +180,7 @@ func (e *Executor) StopSandbox(ctx context.Context, id string) error {
 
 // RemoveSandbox removes a sandbox and its containers.
 func (e *Executor) RemoveSandbox(ctx context.Context, id string) error {
-	return e.cri.RemoveSandbox(ctx, id)
+	return e.removeSandbox(ctx, id)
 }
 
 // find returns the container's spec.
