@@ -26,7 +26,7 @@ func realNode(t *testing.T) (*runtime.Executor, *testkit.Node, *cri.Client) {
 	return runtime.New(runtime.Config{
 		Node: "n1", Root: n.dir, PodLogDir: filepath.Join(n.dir, "logs"), HostIPs: []string{"192.0.2.1"},
 		Cgroups: runtime.NewCgroups(containerd.CgroupParent),
-	}, client, images.New(client, n, n, 0), n, n), containerd, client
+	}, client, images.New(images.Config{}, client, n, n), n, n), containerd, client
 }
 
 // interrupted is a container that does not run as far as CRI knows, while a process of it does: so containerd is left when a start is
