@@ -26,6 +26,10 @@ import (
 	"github.com/podplane/podplane/internal/testkit"
 )
 
+func TestMain(m *testing.M) {
+	testkit.Main(m, func() error { http.DefaultClient.CloseIdleConnections(); return nil })
+}
+
 const pod = `
 apiVersion: v1
 kind: Pod
@@ -67,7 +71,7 @@ func TestDeployment(t *testing.T) {
 
 	must(t)(compose(ctx, "down"))
 	if left := left(ctx, t); !slices.Equal(left, []string{
-		"volume podplane_containerd", "volume podplane_keys", "volume podplane_logs", "volume podplane_nats",
+		"volume podplane_authority", "volume podplane_containerd", "volume podplane_keys", "volume podplane_logs", "volume podplane_nats",
 		"volume podplane_nats-config", "volume podplane_prometheus", "volume podplane_run", "volume podplane_state",
 	}) {
 		t.Errorf("down left %v, want the named volumes only", left)
@@ -95,6 +99,11 @@ func testSteps(ctx context.Context, t *testing.T, traceID string, first *corev1.
 	t.Run("trace", func(t *testing.T) { testTrace(ctx, t, traceID) })
 	t.Run("metrics", func(t *testing.T) { testMetrics(ctx, t) })
 	t.Run("privileges", func(t *testing.T) { testPrivileges(ctx, t) })
+	t.Run("tls", func(t *testing.T) { testTLS(ctx, t) })
+	t.Run("certificates renewed", func(t *testing.T) { testRenewal(ctx, t) })
+	t.Run("keys lost", func(t *testing.T) { testLostKeys(ctx, t) })
+	t.Run("scale", func(t *testing.T) { testScale(ctx, t) })
+	t.Run("upgrade", func(t *testing.T) { testUpgrade(ctx, t) })
 	t.Run("kills", func(t *testing.T) { testKills(ctx, t, first) })
 	t.Run("containerd killed", func(t *testing.T) { testContainerdKilled(ctx, t) })
 	t.Run("runtime killed", func(t *testing.T) { testRuntimeKilled(ctx, t) })
@@ -214,7 +223,7 @@ func testPrivileges(ctx context.Context, t *testing.T) {
 		if !c.HostConfig.ReadonlyRootfs {
 			t.Errorf("the root of %s can be written", c.Name)
 		}
-		if c.HostConfig.Memory == 0 && c.service() != "keys" {
+		if c.HostConfig.Memory == 0 {
 			t.Errorf("%s has no limit of memory", c.Name)
 		}
 		if c.HostConfig.LogConfig.Config["max-size"] == "" {
@@ -233,15 +242,21 @@ func testPrivileges(ctx context.Context, t *testing.T) {
 	}
 }
 
-// testKills kills the containers of Podplane one after the other in random order. No pod may notice.
+// testKills kills the containers of Podplane in random order, each as soon as the one before has been started again, so that several
+// are on their way up at a time. No pod may notice.
 func testKills(ctx context.Context, t *testing.T, first *corev1.Pod) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	victims := append(services(), "nats")
 	r.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
+	old := map[string]int{}
 	for _, service := range victims {
-		kill(ctx, t, service)
+		old[service] = killOnly(ctx, t, service)
+		back(ctx, t, service, old[service], false)
+	}
+	for _, service := range victims {
+		back(ctx, t, service, old[service], true)
 	}
 	last := ready(ctx, t, "")
 	if a, b := first.Status.ContainerStatuses[0], last.Status.ContainerStatuses[0]; a.ContainerID != b.ContainerID || a.RestartCount != b.RestartCount {
@@ -301,27 +316,36 @@ func testRuntimeKilled(ctx context.Context, t *testing.T) {
 // kill ends a container's first process, as the kernel might, and waits until Docker has started it again and it is well.
 func kill(ctx context.Context, t *testing.T, service string) {
 	t.Helper()
-	var victim container
+	back(ctx, t, service, killOnly(ctx, t, service), true)
+}
+
+// killOnly kills and gives the process that it was.
+func killOnly(ctx context.Context, t *testing.T, service string) int {
+	t.Helper()
 	for _, c := range inspect(ctx, t) {
-		if c.service() == service {
-			victim = c
+		if c.service() == service && c.State.Pid != 0 {
+			if err := syscall.Kill(c.State.Pid, syscall.SIGKILL); err != nil {
+				t.Fatalf("kill %s: %v", service, err)
+			}
+			return c.State.Pid
 		}
 	}
-	if victim.State.Pid == 0 {
-		t.Fatalf("%s does not run", service)
-	}
-	if err := syscall.Kill(victim.State.Pid, syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %s: %v", service, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	t.Fatalf("%s does not run", service)
+	return 0
+}
+
+// back waits until a service has another process than the old one, and perhaps until it is well.
+func back(ctx context.Context, t *testing.T, service string, old int, well bool) {
+	t.Helper()
+	bounded, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
-	testkit.Eventually(ctx, t, service+" is back", func(ctx context.Context) error {
+	testkit.Eventually(bounded, t, service+" is back", func(context.Context) error {
 		for _, c := range inspect(ctx, t) {
-			if c.service() == service && c.State.Pid != 0 && c.State.Pid != victim.State.Pid && c.State.Health.Status == "healthy" {
+			if c.service() == service && c.State.Pid != 0 && c.State.Pid != old && (!well || c.State.Health.Status == "healthy") {
 				return nil
 			}
 		}
-		return errors.New("not yet healthy")
+		return errors.New("not yet")
 	})
 }
 

@@ -63,24 +63,17 @@ func importDemo(t *testing.T, node *testkit.Node) {
 	}
 }
 
-// step is a block of commands and what they have to print.
-type step struct {
-	line             int
-	commands, output string
-	checked          bool
-}
-
 func runPage(t *testing.T, s *harness.Stack, page string) {
 	text := read(t, page)
-	steps := parse(text)
+	steps := harness.Steps(text)
 	if len(steps) == 0 {
 		t.Fatalf("%s has no commands", page)
 	}
 	sh := newShell(t, s)
 	for _, st := range steps {
-		got := sh.run(t, fmt.Sprintf("%s:%d", page, st.line), st.commands)
-		if st.checked && !matches(st.output, got) {
-			t.Fatalf("%s:%d printed\n%s\nand the page says\n%s\n%s", page, st.line, got, st.output, s.Logs())
+		got := sh.run(t, fmt.Sprintf("%s:%d", page, st.Line), st.Commands)
+		if st.Checked && !harness.Matches(st.Output, got) {
+			t.Fatalf("%s:%d printed\n%s\nand the page says\n%s\n%s", page, st.Line, got, st.Output, s.Logs())
 		}
 	}
 }
@@ -93,83 +86,24 @@ func runReadme(t *testing.T, s *harness.Stack) {
 		t.Fatal("README.md has no first pod")
 	}
 	text, _, _ = strings.Cut(text, "## Where to go next")
-	blocks := fences(text)
+	blocks := harness.Fences(text)
 	if len(blocks) != 3 {
 		t.Fatalf("the first pod has %d blocks, want commands, their output, and more commands", len(blocks))
 	}
 	sh := newShell(t, s)
-	got := sh.run(t, "README.md, first pod", blocks[0].body+"\nbin/podplane wait web >/dev/null\nbin/podplane get pods")
+	got := sh.run(t, "README.md, first pod", blocks[0].Body+"\nbin/podplane wait web >/dev/null\nbin/podplane get pods")
 	_, table, _ := strings.Cut(got[strings.LastIndex(got, "NAMESPACE"):], "\n")
 	want := regexp.MustCompile(`\d+m?s|\d+\.\d+\.\d+\.\d+`)
-	_, pageTable, _ := strings.Cut(blocks[1].body, "\n")
+	_, pageTable, _ := strings.Cut(blocks[1].Body, "\n")
 	if squeeze(want.ReplaceAllString(table, "X")) != squeeze(want.ReplaceAllString(pageTable, "X")) {
 		t.Errorf("the first pod printed\n%s\nand the README says\n%s", table, pageTable)
 	}
-	if out := sh.run(t, "README.md, after the first pod", blocks[2].body); !strings.Contains(out, "pod/web deleted") {
+	if out := sh.run(t, "README.md, after the first pod", blocks[2].Body); !strings.Contains(out, "pod/web deleted") {
 		t.Errorf("deleting the first pod printed %q", out)
 	}
 }
 
 func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// fence is a fenced block: its info string, its first line's number, its body.
-type fence struct {
-	info string
-	line int
-	body string
-}
-
-func fences(text string) []fence {
-	var out []fence
-	var cur *fence
-	var body []string
-	for i, l := range strings.Split(text, "\n") {
-		switch {
-		case cur == nil && strings.HasPrefix(l, "```"):
-			cur, body = &fence{info: strings.TrimPrefix(l, "```"), line: i + 2}, nil
-		case cur != nil && l == "```":
-			cur.body = strings.Join(body, "\n")
-			out, cur = append(out, *cur), nil
-		case cur != nil:
-			body = append(body, l)
-		}
-	}
-	return out
-}
-
-func parse(text string) []step {
-	var steps []step
-	for _, f := range fences(text) {
-		switch f.info {
-		case "sh":
-			steps = append(steps, step{line: f.line, commands: f.body})
-		case "output":
-			if n := len(steps); n > 0 {
-				steps[n-1].output, steps[n-1].checked = f.body, true
-			}
-		}
-	}
-	return steps
-}
-
-// matches compares line by line; "..." in a line of the page stands for any
-// text, and a line that is only "..." for any lines. Runs of blanks are one.
-func matches(page, got string) bool {
-	var pattern strings.Builder
-	pattern.WriteString(`^\s*`)
-	for _, l := range strings.Split(strings.TrimSpace(page), "\n") {
-		if strings.TrimSpace(l) == "..." {
-			pattern.WriteString(`(?:[^\n]*\n)*`)
-			continue
-		}
-		q := regexp.QuoteMeta(strings.TrimSpace(l))
-		q = strings.ReplaceAll(q, `\.\.\.`, `[^\n]*`)
-		q = regexp.MustCompile(` +`).ReplaceAllString(q, `[ \t]+`)
-		pattern.WriteString(`[ \t]*` + q + `[ \t]*\n`)
-	}
-	pattern.WriteString(`\s*$`)
-	return regexp.MustCompile(pattern.String()).MatchString(strings.TrimSpace(got) + "\n")
-}
 
 // shell runs blocks one after the other in one directory; variables that a
 // block sets are there in the next.
@@ -235,8 +169,8 @@ func TestMatches(t *testing.T) {
 		{"...x...", "1x2\n", true},
 		{"", "\n", true},
 	} {
-		if got := matches(tc.page, tc.got); got != tc.want {
-			t.Errorf("matches(%q, %q) = %v, want %v", tc.page, tc.got, got, tc.want)
+		if got := harness.Matches(tc.page, tc.got); got != tc.want {
+			t.Errorf("Matches(%q, %q) = %v, want %v", tc.page, tc.got, got, tc.want)
 		}
 	}
 }

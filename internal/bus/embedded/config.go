@@ -1,14 +1,15 @@
 package embedded
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/podplane/podplane/internal/fault"
 )
 
 // AuthorizationConfig is the authorization block of a nats-server's configuration file with these users: for a server that is not this
@@ -38,20 +39,23 @@ func writeSubjects(b *strings.Builder, verb string, subjects []string) {
 	b.WriteString("        ]}\n")
 }
 
-// EncryptionConfig is the part of a nats-server's jetstream block that encrypts the streams on disk, with the key in a file, which is
-// made if it is missing. Without that file the streams can't be read any more.
-func EncryptionConfig(keyFile string) (string, error) {
-	key, err := os.ReadFile(keyFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		random := make([]byte, 32)
-		if _, err := rand.Read(random); err != nil {
-			return "", fmt.Errorf("make the key of the streams: %w", err)
-		}
-		key = []byte(hex.EncodeToString(random))
-		err = os.WriteFile(keyFile, key, 0o600)
+// EncryptionConfig is the part of a nats-server's jetstream block that encrypts the records in storeDir on disk, with the key in a file, which
+// is made for a server that has no records yet. A key that is gone, or another one than before, is refused: the server would leave out
+// what it can't read, and who looked for it would begin anew.
+func EncryptionConfig(storeDir, keyFile string) (string, error) {
+	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) && hasRecords(storeDir) {
+		return "", fault.New(fault.FailedPrecondition,
+			"there are records in %s and their key %s is gone: bring it back, nothing else reads them; to begin with nothing, remove the records", storeDir, keyFile)
 	}
+	key, err := storeKey(storeDir, keyFile)
 	if err != nil {
-		return "", fmt.Errorf("key of the streams: %w", err)
+		return "", err
 	}
-	return fmt.Sprintf("cipher: chacha\nkey: %s\n", strconv.Quote(strings.TrimSpace(string(key)))), nil
+	return fmt.Sprintf("cipher: chacha\nkey: %s\n", strconv.Quote(key)), nil
+}
+
+// hasRecords says whether a server has kept streams in a directory.
+func hasRecords(storeDir string) bool {
+	_, err := os.Stat(filepath.Join(storeDir, "jetstream"))
+	return err == nil
 }

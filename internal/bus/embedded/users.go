@@ -63,7 +63,7 @@ func RotateSeeds(dir string) error {
 		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 			owner = int(sys.Uid)
 		}
-		if _, err := newSeed(file, owner); err != nil {
+		if err := newSeed(file, owner); err != nil {
 			return fmt.Errorf("key of %s: %w", service, err)
 		}
 	}
@@ -72,10 +72,17 @@ func RotateSeeds(dir string) error {
 
 // ensureSeed gives the public key of the seed in a file, which it makes if it is missing.
 func ensureSeed(file string) (public string, err error) {
-	seed, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		seed, err = newSeed(file, -1)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		if err := newSeed(file, -1); err != nil {
+			return "", err
+		}
 	}
+	return readSeed(file)
+}
+
+// readSeed gives the public key of the seed in a file.
+func readSeed(file string) (public string, err error) {
+	seed, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
@@ -87,29 +94,28 @@ func ensureSeed(file string) (public string, err error) {
 	return pair.PublicKey()
 }
 
-// newSeed writes a new seed, whole or not at all, for the user owner; below 0: for this process'.
-func newSeed(file string, owner int) ([]byte, error) {
+// newSeed writes a new seed, whole or not at all, for the user owner; below 0: for this process'. It is on disk when this returns.
+func newSeed(file string, owner int) error {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return fmt.Errorf("make a key: %w", err)
 	}
 	defer pair.Wipe()
-	secret, err := pair.Seed()
+	seed, err := pair.Seed()
 	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return fmt.Errorf("make a key: %w", err)
 	}
-	seed := bytes.Clone(secret)                             // the pair's own is wiped
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".key-*") // mode 0600
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
 	_, err = tmp.Write(append(bytes.Clone(seed), '\n'))
 	if err == nil && owner >= 0 {
 		err = tmp.Chown(owner, owner)
 	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return nil, err
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
 	}
-	return seed, os.Rename(tmp.Name(), file)
+	return os.Rename(tmp.Name(), file)
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/podplane/podplane/internal/bus/embedded"
 )
 
 // TestMain lets the tests run this binary as the program that joins.
@@ -23,6 +21,11 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "write-there":
 		if err := os.WriteFile(os.Args[2], []byte("joined"), 0o600); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case len(os.Args) == 2 && os.Args[1] == "write-own":
+		if err := os.WriteFile(os.Getenv("OWN_FILE"), []byte("joined"), 0o600); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -70,7 +73,7 @@ func TestJoinedCommandWorksInTheRuntimesMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	owner := startOwner(t, socket, mounted)
-	if err := join(t.Context(), socket, []string{"write-there", filepath.Join(mounted, "file")}); err != nil {
+	if err := (joinOptions{socket: socket}).join(t.Context(), []string{"write-there", filepath.Join(mounted, "file")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(mounted, "file")); !os.IsNotExist(err) {
@@ -80,8 +83,38 @@ func TestJoinedCommandWorksInTheRuntimesMounts(t *testing.T) {
 	if got, err := os.ReadFile(seen); err != nil || string(got) != "joined" {
 		t.Errorf("the owner sees %q, %v", got, err)
 	}
-	if err := join(t.Context(), socket, []string{"write-there", filepath.Join(mounted, "no", "file")}); err == nil {
+	if err := (joinOptions{socket: socket}).join(t.Context(), []string{"write-there", filepath.Join(mounted, "no", "file")}); err == nil {
 		t.Error("a command that failed is no error")
+	}
+}
+
+// TestJoinedCommandFindsOwnFiles joins a namespace by its process, from where the joiner's own files are hidden.
+func TestJoinedCommandFindsOwnFiles(t *testing.T) {
+	dir := t.TempDir()
+	socket, hidden := filepath.Join(t.TempDir(), "mounts.sock"), filepath.Join(dir, "hidden")
+	if err := os.Mkdir(hidden, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	owner := startOwner(t, socket, hidden)
+	waitForFile(t, socket) // its mount namespace is as it should be
+	own := filepath.Join(hidden, "file")
+	t.Setenv("OWN_FILE", own)
+	o := joinOptions{pid: owner.Process.Pid}
+	if err := o.join(t.Context(), []string{"write-own"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(own); !os.IsNotExist(err) {
+		t.Errorf("without --own the file is in this process' mount namespace: %v", err)
+	}
+	o.own = []string{"OWN_FILE", "UNSET"}
+	if err := o.join(t.Context(), []string{"write-own"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(own); err != nil || string(got) != "joined" {
+		t.Errorf("with --own the file is not here: %q, %v", got, err)
+	}
+	if err := (joinOptions{pid: 1 << 30}).join(t.Context(), []string{"write-own"}); err == nil {
+		t.Error("a process that is not there is no error")
 	}
 }
 
@@ -90,7 +123,7 @@ func TestJoinedCommandEndsWithTheRuntime(t *testing.T) {
 	socket, running := filepath.Join(dir, "mounts.sock"), filepath.Join(t.TempDir(), "running")
 	owner := startOwner(t, socket, t.TempDir())
 	ended := make(chan error, 1)
-	go func() { ended <- join(t.Context(), socket, []string{"wait-there", running}) }()
+	go func() { ended <- joinOptions{socket: socket}.join(t.Context(), []string{"wait-there", running}) }()
 	waitForFile(t, running)
 	if err := owner.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -112,7 +145,7 @@ func TestJoinedCommandIsAskedToStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- join(ctx, socket, []string{"wait-there", running}) }()
+	go func() { ended <- joinOptions{socket: socket}.join(ctx, []string{"wait-there", running}) }()
 	waitForFile(t, running)
 	cancel()
 	select {
@@ -165,48 +198,6 @@ func TestHealthOfAService(t *testing.T) {
 		if err := o.run(t.Context()); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
-	}
-}
-
-func TestNATSConfigGivesKeysToTheirOwners(t *testing.T) {
-	dir := t.TempDir()
-	o := natsConfigOptions{keys: filepath.Join(dir, "keys"), out: filepath.Join(dir, "nats"), node: "n1", owners: []string{"gateway=10002", "nats=10001"}, chown: []string{dir + "=10001"}}
-	if err := o.run(); err != nil {
-		t.Fatal(err)
-	}
-	for file, want := range map[string]struct {
-		owner uint32
-		mode  os.FileMode
-	}{
-		embedded.SeedFile(o.keys, "gateway"):           {10002, 0o600},
-		embedded.SeedFile(o.keys, "syncd"):             {0, 0o600},
-		filepath.Join(o.keys, "jetstream.key"):         {0, 0o600},
-		filepath.Join(o.out, "encryption.conf"):        {10001, 0o400},
-		filepath.Join(o.out, "auth.conf"):              {0, 0o644},
-		filepath.Join(o.keys, embedded.AdminKey+".nk"): {0, 0o600},
-	} {
-		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || stat.Uid != want.owner || info.Mode().Perm() != want.mode {
-			t.Errorf("%s belongs to %d with mode %v, want %d and %v", file, stat.Uid, info.Mode().Perm(), want.owner, want.mode)
-		}
-	}
-	before, err := os.ReadFile(filepath.Join(o.out, "encryption.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.run(); err != nil {
-		t.Fatal(err)
-	}
-	if after, err := os.ReadFile(filepath.Join(o.out, "encryption.conf")); err != nil || string(after) != string(before) {
-		t.Errorf("the second run changed the key of the streams: %v", err)
-	}
-	o.owners = []string{"gateway"}
-	if err := o.run(); err == nil {
-		t.Error("an owner without a number is no error")
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,35 +27,50 @@ const (
 	joinedStop = 8 * time.Second
 )
 
-type joinOptions struct{ socket string }
+type joinOptions struct {
+	socket string
+	pid    int
+	own    []string
+}
 
 func joinCommand() *cobra.Command {
 	var o joinOptions
 	cmd := &cobra.Command{
-		Use:   "join --socket FILE -- COMMAND [ARGUMENT]...",
-		Short: "Run another command of podplane in the runtime's mount namespace, for as long as that runtime lives",
+		Use:   "join [--socket FILE | --pid PID] -- COMMAND [ARGUMENT]...",
+		Short: "Run another command of podplane in the runtime's mount namespace, for as long as that runtime lives, or in that of a process",
 		Args:  cobra.MinimumNArgs(1),
-		RunE:  func(cmd *cobra.Command, args []string) error { return join(cmd.Context(), o.socket, args) },
+		RunE:  func(cmd *cobra.Command, args []string) error { return o.join(cmd.Context(), args) },
 	}
-	cmd.Flags().StringVar(&o.socket, "socket", "/run/podplane/mounts.sock", "where the runtime gives its mount namespace away")
+	f := cmd.Flags()
+	f.StringVar(&o.socket, "socket", "/run/podplane/mounts.sock", "where the runtime gives its mount namespace away")
+	f.IntVar(&o.pid, "pid", 0, "join the mount namespace of this process instead: 1 is the host's where the container shares the host's process namespace")
+	f.StringSliceVar(&o.own, "own", nil, "environment variables that name files of this container, which the command is to find there")
 	return cmd
 }
 
-// join runs podplane with args in the mount namespace that the socket's owner gives, until that ends, ctx ends or the owner goes away.
-func join(ctx context.Context, socket string, args []string) error {
-	conn, namespace, err := receiveNamespace(ctx, socket)
-	if err != nil {
-		return err
+// join runs podplane with args in the mount namespace that it is told, until that ends, ctx ends or the owner of the socket goes away.
+func (o joinOptions) join(ctx context.Context, args []string) error {
+	gone := make(chan struct{}) // stays open with a process that is not waited for
+	var namespace *os.File
+	var err error
+	if o.pid != 0 {
+		if namespace, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", o.pid)); err != nil {
+			return fmt.Errorf("find the mount namespace of process %d: %w", o.pid, err)
+		}
+	} else {
+		var conn *net.UnixConn
+		if conn, namespace, err = receiveNamespace(ctx, o.socket); err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		go func() {
+			defer close(gone)
+			_, _ = conn.Read(make([]byte, 1)) // nothing is ever sent: it returns when the owner, or this function, is gone
+		}()
 	}
-	defer func() { _ = conn.Close() }()
 	ended := make(chan error, 1)
 	started := make(chan *os.Process, 1)
-	go func() { ended <- runIn(namespace, args, started) }()
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		_, _ = conn.Read(make([]byte, 1)) // nothing is ever sent: it returns when the owner, or this function, is gone
-	}()
+	go func() { ended <- runIn(namespace, args, o.environment(), started) }()
 	var process *os.Process
 	select {
 	case process = <-started:
@@ -76,6 +93,18 @@ func join(ctx context.Context, socket string, args []string) error {
 	return <-ended
 }
 
+// environment is this process' environment, in which the variables of o.own name files as they are found from another mount namespace.
+func (o joinOptions) environment() []string {
+	env := os.Environ()
+	for i, kv := range env {
+		name, path, _ := strings.Cut(kv, "=")
+		if slices.Contains(o.own, name) && path != "" {
+			env[i] = fmt.Sprintf("%s=/proc/%d/root%s", name, os.Getpid(), path)
+		}
+	}
+	return env
+}
+
 // quiet drops the error of a process that was killed.
 func quiet(err error) error {
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -86,7 +115,7 @@ func quiet(err error) error {
 
 // runIn runs podplane with args in a mount namespace. The thread that enters it is never used for anything else again: it ends with the
 // goroutine, which stays locked to it.
-func runIn(namespace *os.File, args []string, started chan<- *os.Process) error {
+func runIn(namespace *os.File, args, env []string, started chan<- *os.Process) error {
 	runtime.LockOSThread()
 	defer func() { _ = namespace.Close() }()
 	// A thread that shares its root and working directory with others can't change its mount namespace.
@@ -98,7 +127,7 @@ func runIn(namespace *os.File, args []string, started chan<- *os.Process) error 
 	}
 	cmd := exec.Command("/proc/self/exe", args...) // this very file, whatever the runtime's image has
 	cmd.Args[0] = "podplane"
-	cmd.Dir = "/"
+	cmd.Dir, cmd.Env = "/", env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
