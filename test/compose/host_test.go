@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,8 +51,12 @@ func TestHostRuntime(t *testing.T) {
 		"PODPLANE_HOST_ROOT": root, "PODPLANE_HOST_LOGS": filepath.Join(node.Dir, "logs"), "PODPLANE_HOST_IMAGES": filepath.Join(node.Dir, "root"),
 		"PODPLANE_HOST_CRI_DIR": filepath.Join(node.Dir, "run"), "PODPLANE_HOST_CRI_ENDPOINT": node.Endpoint,
 		"PODPLANE_HOST_CGROUP": node.CgroupParent + "/podplane", "PODPLANE_NODE": "hosted",
+		"PODPLANE_HOST_PID": strconv.Itoa(node.Runtime.PID()),
 	} {
 		t.Setenv(name, value)
+	}
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	host := func(args ...string) error {
 		_, err := docker(ctx, append(slices.Clone(hostFiles), args...)...)
@@ -86,8 +91,12 @@ func TestHostRuntime(t *testing.T) {
 	testHostMounts(t, root, string(first.UID), true)
 	t.Run("metrics", func(t *testing.T) { testMetrics(ctx, t) })
 	t.Run("scale", func(t *testing.T) { testHostScale(ctx, t, host) })
+	old := map[string]int{}
 	for _, service := range services() {
-		kill(ctx, t, service)
+		old[service] = killOnly(ctx, t, service)
+	}
+	for _, service := range services() {
+		back(ctx, t, service, old[service], true)
 	}
 	unharmed(ctx, t, first)
 	if err := host("down"); err != nil {

@@ -69,8 +69,8 @@ ip -n "$name" route add default via "$net.1"
 rules add
 echo 1 > /proc/sys/net/ipv4/ip_forward
 
-# Mounts of its own, so that none is left, and the host's stay out of reach.
-nsenter --net="/run/netns/$name" unshare --mount /usr/sbin/dockerd --data-root "$dir/data" --exec-root "$dir/exec" \
+# Mounts of its own, so that none is left, and the host's stay out of reach; shared, as systemd makes a host's.
+nsenter --net="/run/netns/$name" unshare --mount sh -c 'mount --make-rshared / && exec "$@"' sh /usr/sbin/dockerd --data-root "$dir/data" --exec-root "$dir/exec" \
   -H "unix://$dir/docker.sock" --pidfile "$dir/pid" > "$log" 2>&1 &
 daemon=$!
 for _ in $(seq 150); do
