@@ -61,7 +61,7 @@ test-e2e: test-host ## Run the end-to-end tests
 	@go test -race -count 1 -timeout $(E2E_TIMEOUT) $(E2E)
 
 .PHONY: test-compose
-test-compose: ## Run the tests of deploy/ with a real Docker and Compose of their own (root; the first run takes some minutes more)
+test-compose: packages-test runtime images ## Run the tests of deploy/ with a real Docker and Compose of their own (root; the first run takes some minutes more)
 	@test/compose/run.sh
 
 .PHONY: test-host

@@ -14,6 +14,8 @@ mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.go' | 
 
 go vet "${packages[@]}" || fail "go vet"
 staticcheck "${packages[@]}" || fail "staticcheck"
+# What only the tests with Docker compile.
+{ go vet -tags compose ./test/compose && staticcheck -tags compose ./test/compose; } || fail "test/compose"
 unformatted=$(gofumpt -l "${files[@]}") || fail "gofumpt"
 [ -z "$unformatted" ] || fail "not formatted with gofumpt: $unformatted"
 

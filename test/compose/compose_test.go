@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -394,9 +395,10 @@ func create(ctx context.Context, t *testing.T) (traceID string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusCreated {
-		t.Fatalf("create the pod: %s", resp.Status)
+		body, err := io.ReadAll(resp.Body)
+		t.Fatalf("create the pod: %s: %s, %v", resp.Status, body, err)
 	}
 	return resp.Header.Get("Trace-Id")
 }

@@ -84,5 +84,7 @@ echo "loading stand-ins for base images"
 cd "$root"
 go test -c -race -tags compose -o "$dir/compose.test" ./test/compose
 cd test/compose
+# How full this host's disk is, is not what is tested.
+export PODPLANE_EVICTION_HARD='memory.available<100Mi'
 DOCKER_HOST=unix://$dir/docker.sock DOCKER_BUILDKIT=0 DOCKER_CONFIG=$dir PODPLANE_CGROUP=/podplane-test-$id DOCKERD=$daemon \
   nsenter --net="/run/netns/$name" "$dir/compose.test" -test.v -test.timeout "${TIMEOUT:-20m}" "$@"

@@ -66,7 +66,7 @@ caches() {
 build() {
   stamped base "bookworm $packages" base
   stamped programs "$(cat "$root"/tools/{compose,nats,jaeger}/go.sum | sha256sum)" programs
-  stamped caches "$(cat "$root"/tools/{cni,runc,containerd}/go.sum "$root"/cmd/podplane/go.sum <(go version) | sha256sum)" caches
+  stamped caches "$(cat "$root"/tools/{cni,runc,containerd}/go.sum "$root"/{internal,proto,cmd/podplane,test}/go.sum "$root"/services/*/go.sum <(go version) | sha256sum)" caches
 }
 
 # layered makes an image of the base and some files.
