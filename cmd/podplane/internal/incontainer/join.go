@@ -93,13 +93,17 @@ func (o joinOptions) join(ctx context.Context, args []string) error {
 	return <-ended
 }
 
-// environment is this process' environment, in which the variables of o.own name files as they are found from another mount namespace.
+// ownRoot is where a joined command has the root of this process' mount namespace: the first file that it is handed. (/proc/PID/root of this
+// process will not do: the thread that joins may be the one that it means.)
+const ownRoot = "/proc/self/fd/3"
+
+// environment is this process' environment, in which the variables of o.own name files as the command finds them.
 func (o joinOptions) environment() []string {
 	env := os.Environ()
 	for i, kv := range env {
 		name, path, _ := strings.Cut(kv, "=")
 		if slices.Contains(o.own, name) && path != "" {
-			env[i] = fmt.Sprintf("%s=/proc/%d/root%s", name, os.Getpid(), path)
+			env[i] = name + "=" + ownRoot + path
 		}
 	}
 	return env
@@ -118,6 +122,11 @@ func quiet(err error) error {
 func runIn(namespace *os.File, args, env []string, started chan<- *os.Process) error {
 	runtime.LockOSThread()
 	defer func() { _ = namespace.Close() }()
+	root, err := os.Open("/")
+	if err != nil {
+		return fmt.Errorf("open the root: %w", err)
+	}
+	defer func() { _ = root.Close() }()
 	// A thread that shares its root and working directory with others can't change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("part the thread's file system state: %w", err)
@@ -127,7 +136,7 @@ func runIn(namespace *os.File, args, env []string, started chan<- *os.Process) e
 	}
 	cmd := exec.Command("/proc/self/exe", args...) // this very file, whatever the runtime's image has
 	cmd.Args[0] = "podplane"
-	cmd.Dir, cmd.Env = "/", env
+	cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", env, []*os.File{root}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
