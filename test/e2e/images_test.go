@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -34,11 +35,12 @@ func privateImage(t *testing.T, node *testkit.Node, name string) (full, reposito
 		t.Fatal(err)
 	}
 	own := config.Config.DeepCopy()
-	own.Env = append(own.Env, "IMAGE="+t.Name()+name)
+	unique := strings.ToLower(rand.Text()) // the node outlives this run of the test
+	own.Env = append(own.Env, "IMAGE="+unique)
 	if img, err = mutate.Config(img, *own); err != nil {
 		t.Fatal(err)
 	}
-	repository = ns(t) + "/" + name
+	repository = ns(t) + "/" + name + "-" + unique
 	full = node.Push(t, repository+":1", img)
 	setRule(t, node, repository, &testkit.Rule{User: "alice", Password: "wonderland"})
 	return full, repository
@@ -64,9 +66,17 @@ func pullSecret(t *testing.T, s *harness.Stack, namespace, name, registry, user,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Want(t.Context(), 201, http.MethodPost, "/api/v1/namespaces/"+namespace+"/secrets", "application/json", secret); err != nil {
+	path := "/api/v1/namespaces/" + namespace + "/secrets"
+	if _, err := s.Want(t.Context(), 201, http.MethodPost, path, "application/json", secret); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		if _, err := s.Want(ctx, 200, http.MethodDelete, path+"/"+name, "", nil); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // waiting waits until the pod's first container waits for this reason.
@@ -200,7 +210,7 @@ func TestImageVolume(t *testing.T) {
 	}
 	for container, want := range map[string]string{"first": "from the image\n", "whole": "from the image\nfrom within\n", "part": "from within\n"} {
 		log, err := s.Log(ctx, ns(t), "volume", "container="+container)
-		if err != nil || !strings.HasPrefix(log, want) {
+		if err != nil || !strings.Contains(log, want) {
 			t.Errorf("container %s printed %q: %v", container, log, err)
 		}
 		if container == "whole" && !strings.Contains(log, "read-only file system") {

@@ -2,6 +2,7 @@ package images_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,7 +92,8 @@ func (r *rig) push(kib int64) (image, repository string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	repository = strings.ToLower(strings.ReplaceAll(r.t.Name(), "/", "-"))
+	// The node outlives this run of the test.
+	repository = strings.ToLower(strings.ReplaceAll(r.t.Name(), "/", "-") + "-" + rand.Text())
 	return r.node.Push(r.t, repository+":1", img), repository
 }
 

@@ -38,6 +38,9 @@ func (p *Puller) pull(ctx context.Context, j *job) (cri.Image, error) {
 	return img, nil
 }
 
+// queuedAfter is how long a pull waits for its turn before an Event says so: most wait for a moment only.
+const queuedAfter = time.Second
+
 // turn waits until the budget allows one more pull. Turns are given in the order of the calls.
 func (p *Puller) turn(ctx context.Context, j *job) (release func(), err error) {
 	release = func() { <-p.budget }
@@ -46,7 +49,10 @@ func (p *Puller) turn(ctx context.Context, j *job) (release func(), err error) {
 		return release, nil
 	default:
 	}
-	p.event(j, v1.EventTypeNormal, "PullQueued", "Waiting to pull image %q: %d pulls are under way, which is as many as may be", j.Image, cap(p.budget))
+	told := time.AfterFunc(queuedAfter, func() {
+		p.event(j, v1.EventTypeNormal, "PullQueued", "Waiting to pull image %q: %d pulls are under way, which is as many as may be", j.Image, cap(p.budget))
+	})
+	defer told.Stop()
 	select {
 	case p.budget <- struct{}{}:
 		return release, nil

@@ -17,42 +17,18 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/images/credprovider"
 )
 
-// TestMain lets this binary be the plugin of its own tests: it notes what it was asked, and answers with what its arguments say.
-func TestMain(m *testing.M) {
-	if os.Getenv("ACT") == "plugin" {
-		os.Exit(actAsPlugin())
-	}
-	os.Exit(m.Run())
-}
-
-func actAsPlugin() int {
-	var in strings.Builder
-	buf := make([]byte, 4096)
-	for {
-		n, err := os.Stdin.Read(buf)
-		in.Write(buf[:n])
-		if err != nil {
-			break
-		}
-	}
-	note, err := os.OpenFile(os.Args[1], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return 2
-	}
-	fmt.Fprintf(note, "%s env=%s secret=%q\n", in.String(), os.Getenv("GREETING"), os.Getenv("PODPLANE_SECRET"))
-	note.Close()
-	fmt.Fprint(os.Stderr, "password=hidden")
-	switch os.Args[2] {
-	case "fail":
-		return 3
-	case "hang":
-		time.Sleep(time.Hour) // until it is killed
-	case "flood":
-		fmt.Print(strings.Repeat("x", 2<<20))
-	}
-	fmt.Print(os.Args[2])
-	return 0
-}
+// plugin notes what it was asked, and answers with what its arguments say.
+const plugin = `#!/bin/sh
+request=$(cat)
+echo "$request env=$GREETING secret=\"$PODPLANE_SECRET\"" >> "$1"
+printf password=hidden >&2
+case "$2" in
+fail) exit 3 ;;
+hang) exec sleep 3600 ;;
+flood) head -c 2097152 /dev/zero ;;
+*) printf %s "$2" ;;
+esac
+`
 
 // setup is a node with one plugin.
 type setup struct {
@@ -66,11 +42,7 @@ func configure(t *testing.T, answer, match, cacheFor string) *setup {
 	t.Helper()
 	s := &setup{dir: t.TempDir(), now: time.Now()}
 	s.asked = filepath.Join(s.dir, "asked")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self, filepath.Join(s.dir, "plugin")); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, "plugin"), []byte(plugin), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PODPLANE_SECRET", "seed")
@@ -82,12 +54,13 @@ providers:
   matchImages: [%s]
   defaultCacheDuration: %s
   args: [%q, %q]
-  env: [{name: ACT, value: plugin}, {name: GREETING, value: hello}]
+  env: [{name: GREETING, value: hello}]
 `, match, cacheFor, s.asked, answer)
 	file := filepath.Join(s.dir, "config.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	var err error
 	s.set, err = credprovider.Load(credprovider.Options{
 		Config: file, BinDir: s.dir, Match: images.MatchesRegistry, Log: slog.New(slog.NewTextHandler(&s.log, nil)), Now: func() time.Time { return s.now },
 	})
