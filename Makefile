@@ -74,6 +74,11 @@ bench: build runtime images ## Measure Podplane beside the bare runtime; the res
 	@$(GO) build -o $(LOCAL)/bin/podplane-bench ./test/bench
 	@$(LOCAL)/bin/podplane-bench -out bench-$$(date -u +%Y%m%dT%H%M%SZ).json $(ARGS)
 
+.PHONY: sizing
+sizing: build runtime images ## Measure what Podplane needs with 0, 30 and 100 pods (root)
+	@$(GO) build -o $(LOCAL)/bin/podplane-sizing ./test/sizing
+	@$(LOCAL)/bin/podplane-sizing $(ARGS)
+
 .PHONY: lint
 lint: ## Run go vet, staticcheck, gofumpt, the project's own checks and, where it can run, govulncheck
 	@$(TOOL) lint

@@ -26,6 +26,7 @@ var streamRights = map[string]struct{ owners, readers string }{
 	"KV_leases":     {"syncd pleg prober volumed evictd", "all cli"},
 	"LIFECYCLE":     {"pleg", "all cli"},
 	"EVENTS":        {"all", "all cli"},
+	"DECISIONS":     {"syncd", "syncd cli"},
 }
 
 // management are the subjects of JetStream's API about one stream, $ being its name, and who may use them: owners, readers or nobody.
