@@ -49,6 +49,30 @@ func TestPages(t *testing.T) {
 	t.Run("README.md", func(t *testing.T) { runReadme(t, s) })
 }
 
+// TestObservabilityPage runs the page about traces beside a Jaeger.
+func TestObservabilityPage(t *testing.T) {
+	node, jaeger := testkit.Containerd(t), testkit.StartJaeger(t)
+	s, err := harness.New(harness.Options{
+		CRIEndpoint: node.Endpoint, Node: "observed", Root: filepath.Join(node.Dir, "observed"), CgroupRoot: filepath.Join(node.CgroupParent, "observed"),
+		Env: jaeger.Env(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	importDemo(t, node)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runPage(t, s, "docs/observability.md", "http://127.0.0.1:16686", jaeger.Query)
+}
+
 // importDemo gives the runtime the image that `podplane up` brings along.
 func importDemo(t *testing.T, node *testkit.Node) {
 	t.Helper()
@@ -63,8 +87,9 @@ func importDemo(t *testing.T, node *testkit.Node) {
 	}
 }
 
-func runPage(t *testing.T, s *harness.Stack, page string) {
-	text := read(t, page)
+// runPage runs a page; replace are pairs of what it says and what stands for that here.
+func runPage(t *testing.T, s *harness.Stack, page string, replace ...string) {
+	text := strings.NewReplacer(replace...).Replace(read(t, page))
 	steps := harness.Steps(text)
 	if len(steps) == 0 {
 		t.Fatalf("%s has no commands", page)
