@@ -365,6 +365,20 @@ func TestErrorsAreKept(t *testing.T) {
 		}
 		return nil
 	})
+	never := create(ctx, t, s, "never", `
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: app, image: $IMAGE, args: [sleep, forever], readinessProbe: {exec: {command: [/app, exit, "1"]}, periodSeconds: 1}}
+`)
+	testkit.Eventually(ctx, t, "a probe that fails is an error of the trace", func(ctx context.Context) error {
+		list, err := j.Trace(ctx, never)
+		if err == nil && !slices.ContainsFunc(list, func(s testkit.Span) bool {
+			return s.Name == "probe.failure" && s.Tags["k8s.container.name"] == "app" && s.Tags["error"] == "true"
+		}) {
+			err = fmt.Errorf("it is not among %d spans", len(list))
+		}
+		return err
+	})
 	if list, err := j.Trace(ctx, good); err != nil || len(list) > 0 {
 		t.Errorf("%d spans of a trace without an error were sent, %v", len(list), err)
 	}

@@ -149,7 +149,7 @@ func (t *Table) applyPod(e bus.Entry[*podplanev1.PodRecord]) {
 	}
 	p, err := Decode(e.Value)
 	if err != nil {
-		t.log.Warn("can't decode a pod", string(telemetry.PodUID), e.Value.GetUid(), "error", err)
+		t.log.WarnContext(telemetry.ContextWithRecord(context.Background(), e.Value), "can't decode a pod", "error", err)
 	}
 	t.pods[uidOf(e.Key)] = p
 }

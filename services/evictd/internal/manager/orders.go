@@ -41,9 +41,7 @@ func (m *Manager) settle(ctx context.Context, now time.Time) {
 	for _, o := range done {
 		m.deps.Records.RemoveOrder(o.GetUid())
 		m.state.LastOrderEnd, m.notBefore = now, now.Add(settlePause)
-		ctx := telemetry.ContextWithAbout(telemetry.ContextWithTrace(ctx, o.GetTrace().GetTraceparent(), o.GetTrace().GetTracestate()),
-			telemetry.About{PodUID: o.GetUid(), Namespace: o.GetNamespace(), PodName: o.GetName()})
-		m.opts.Log.InfoContext(ctx, "eviction done", "after", now.Sub(o.GetOrderedAt().AsTime()).String())
+		m.opts.Log.InfoContext(telemetry.ContextWithRecord(ctx, o), "eviction done", "after", now.Sub(o.GetOrderedAt().AsTime()).String())
 	}
 }
 

@@ -163,7 +163,7 @@ func (l *Loop) onInspect(r *inspectResult) {
 // noteInspectError keeps in mind which pod does not answer. That the whole runtime is away is not about the pod.
 func (l *Loop) noteInspectError(r *inspectResult, e *entry) {
 	if !timedOut(r.err) {
-		l.opts.Log.Debug("can't inspect a pod", l.logPod(e.record.Ref), "error", r.err)
+		l.opts.Log.DebugContext(l.about(context.Background(), e.record.Ref), "can't inspect a pod", "error", r.err)
 		return
 	}
 	s := l.stuck[r.uid]
@@ -188,7 +188,7 @@ func (l *Loop) unstick(uid string, now time.Time) {
 		return
 	}
 	delete(l.stuck, uid)
-	l.opts.Log.Info("the runtime answers for the pod again", l.logPod(s.Pod), "after", now.Sub(s.Since).String())
+	l.opts.Log.InfoContext(l.about(context.Background(), s.Pod), "the runtime answers for the pod again", "after", now.Sub(s.Since).String())
 	l.tellStuck()
 }
 
@@ -206,7 +206,7 @@ func (l *Loop) reportStuck(ctx context.Context, now time.Time) {
 		}
 		if s.loggedAt.IsZero() || now.Sub(s.loggedAt) >= stuckLogEvery {
 			s.loggedAt = now
-			l.opts.Log.WarnContext(ctx, "the runtime does not answer for a pod", l.logPod(s.Pod), "age", now.Sub(s.Since).String(), "error", s.Err)
+			l.opts.Log.WarnContext(l.about(ctx, s.Pod), "the runtime does not answer for a pod", "age", now.Sub(s.Since).String(), "error", s.Err)
 		}
 	}
 	if changed {

@@ -357,6 +357,15 @@ func (l *Loop) want(uid string, p *entry) {
 	l.waiting = append(l.waiting, uid)
 }
 
-func (l *Loop) logPod(ref diff.Ref) slog.Attr {
-	return slog.Group("", string(telemetry.PodUID), ref.UID, string(telemetry.PodName), ref.Name, string(telemetry.NamespaceName), ref.Namespace)
+// about gives ctx with a pod, and with its trace as far as one of its objects says it.
+func (l *Loop) about(ctx context.Context, ref diff.Ref) context.Context {
+	if p := l.pods[ref.UID]; p != nil {
+		for _, o := range p.record.Objects {
+			if o.Traceparent != "" {
+				ctx = telemetry.ContextWithTraceparent(ctx, o.Traceparent)
+				break
+			}
+		}
+	}
+	return telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: ref.UID, Namespace: ref.Namespace, PodName: ref.Name})
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/prober/internal/manager"
 )
@@ -26,7 +27,7 @@ func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string
 			}
 			p, err := decodePod(e.Value)
 			if err != nil { // syncd stores none like that
-				log.Error("pod's record can't be read", "pod.uid", e.Value.GetUid(), "error", err)
+				log.ErrorContext(telemetry.ContextWithRecord(ctx, e.Value), "pod's record can't be read", "error", err)
 				return
 			}
 			m.PodSeen(p)
@@ -49,7 +50,7 @@ func Status(ctx context.Context, b *bus.Bucket[*podplanev1.StatusRecord], node s
 			}
 			s, err := decodeStatus(e.Value)
 			if err != nil {
-				log.Error("pod's status can't be read", "pod.uid", uid, "error", err)
+				log.ErrorContext(telemetry.ContextWithRecord(ctx, e.Value), "pod's status can't be read", "error", err)
 				return
 			}
 			m.StatusSeen(uid, s)

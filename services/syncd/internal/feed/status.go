@@ -76,13 +76,7 @@ func (s *Status) Set(rec *podplanev1.StatusRecord) {
 	s.mu.Lock()
 	s.last[key] = rec
 	s.mu.Unlock()
-	s.writer.SetContext(contextOf(rec), key, rec)
-}
-
-// contextOf is what the record is about.
-func contextOf(rec *podplanev1.StatusRecord) context.Context {
-	return telemetry.ContextWithAbout(telemetry.ContextWithTraceparent(context.Background(), rec.GetTrace().GetTraceparent()),
-		telemetry.About{PodUID: rec.GetUid(), Namespace: rec.GetNamespace(), PodName: rec.GetName()})
+	s.writer.SetContext(telemetry.ContextWithRecord(context.Background(), rec), key, rec)
 }
 
 // Remove deletes the pod's record.

@@ -25,6 +25,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
@@ -142,7 +143,7 @@ func (r *Reader) status(uid string) *v1.PodStatus {
 	}
 	s := new(v1.PodStatus)
 	if err := json.Unmarshal(rec.GetStatus(), s); err != nil {
-		r.log.Warn("a pod's status can't be read", slog.String("pod.uid", uid), slog.Any("error", err))
+		r.log.WarnContext(telemetry.ContextWithRecord(context.Background(), rec), "a pod's status can't be read", slog.Any("error", err))
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
@@ -14,7 +15,7 @@ import (
 func (s *Store) applyPod(rec *podplanev1.PodRecord, rev uint64, fresh bool) {
 	pod := new(v1.Pod)
 	if err := json.Unmarshal(rec.GetPod(), pod); err != nil {
-		s.opts.Log.Error("a stored pod can't be read and is left alone", slog.String("pod.uid", rec.GetUid()), slog.Any("error", err))
+		s.opts.Log.ErrorContext(telemetry.ContextWithRecord(context.Background(), rec), "a stored pod can't be read and is left alone", slog.Any("error", err))
 		return
 	}
 	s.order.Lock()

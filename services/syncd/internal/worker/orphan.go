@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
 
@@ -18,8 +19,8 @@ import (
 func (m *Manager) endOrphan(ctx context.Context, seen *pod.RuntimePod) {
 	m.ending[seen.UID] = true
 	m.deps.Metrics.orphaned()
-	m.log.InfoContext(ctx, "ending a pod of the runtime that is not wanted any more",
-		slog.String("pod.uid", seen.UID), slog.String("pod.namespace", seen.Namespace), slog.String("pod.name", seen.Name))
+	ctx = telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: seen.UID, Namespace: seen.Namespace, PodName: seen.Name})
+	m.log.InfoContext(ctx, "ending a pod of the runtime that is not wanted any more")
 	if m.deps.Decisions != nil {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: seen.Namespace, Name: seen.Name, UID: types.UID(seen.UID)}}
 		m.deps.Decisions.Decided(p, "", m.deps.Now(), []plan.Decision{plan.Unwanted()})
@@ -33,7 +34,7 @@ func (m *Manager) endOrphan(ctx context.Context, seen *pod.RuntimePod) {
 			m.mu.Unlock()
 		}()
 		if err := m.removeOrphan(ctx, seen); err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "an unwanted pod could not be ended and is tried again", slog.String("pod.uid", seen.UID), slog.Any("error", err))
+			m.log.WarnContext(ctx, "an unwanted pod could not be ended and is tried again", slog.Any("error", err))
 		}
 	}()
 }

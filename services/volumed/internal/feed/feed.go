@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/controller"
 	"github.com/podplane/podplane/services/volumed/internal/plugin"
@@ -31,7 +32,7 @@ func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string
 			}
 			p, err := plugin.Decode(e.Value)
 			if err != nil { // syncd stores none like that; its volumes stay as they are
-				log.Error("pod's record can't be read", "pod.uid", e.Value.GetUid(), "error", err)
+				log.ErrorContext(telemetry.ContextWithRecord(ctx, e.Value), "pod's record can't be read", "error", err)
 				return
 			}
 			c.PodSeen(p, e.Value.GetTrace())
