@@ -167,6 +167,7 @@ func (h *host) start(ctx context.Context, cfg any) error {
 		return fmt.Errorf("listen for grpc: %w", err)
 	}
 	h.grpcLis, h.grpc = lis, rpc.NewServerTLS(h.log, h.serverTLS())
+	h.grpc.Identify(h.id.Service, h.cfg.Node)
 	if h.grpcAddr, err = h.cfg.reachable(ctx, lis.Addr()); err != nil {
 		return errors.Join(err, lis.Close())
 	}

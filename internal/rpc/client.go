@@ -54,12 +54,12 @@ func Dial(ctx context.Context, dir Directory, service, node string) (*grpc.Clien
 // DialWith is Dial with options.
 func DialWith(ctx context.Context, dir Directory, service, node string, o Options) (*grpc.ClientConn, error) {
 	r := &resolverBuilder{ctx: ctx, directory: dir}
-	return dial(target(service, node), service, o, grpc.WithResolvers(r), grpc.WithDefaultServiceConfig(serviceConfig()))
+	return dial(target(service, node), service, o, grpc.WithResolvers(r), grpc.WithDefaultServiceConfig(serviceConfig(identity(service, node))))
 }
 
 // DialAddress makes a connection to a service at a known host:port.
 func DialAddress(service, address string) (*grpc.ClientConn, error) {
-	return dial("passthrough:///"+address, service, Options{}, grpc.WithDefaultServiceConfig(serviceConfig()))
+	return dial("passthrough:///"+address, service, Options{}, grpc.WithDefaultServiceConfig(serviceConfig("")))
 }
 
 func dial(target, service string, o Options, more ...grpc.DialOption) (*grpc.ClientConn, error) {

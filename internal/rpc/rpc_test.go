@@ -63,6 +63,7 @@ func serveOn(t *testing.T, lis net.Listener, p *probes) func() {
 	s := rpc.NewServer(slog.New(slog.DiscardHandler))
 	podplanev1.RegisterProbeServiceServer(s, p)
 	podplanev1.RegisterLifecycleServiceServer(s, p)
+	s.Identify("prober", "n1")
 	s.SetReady(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -308,6 +309,7 @@ func TestWritingIsNotRepeated(t *testing.T) {
 		<-release
 		return nil
 	}})
+	s.Identify("prober", "n1")
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -384,5 +386,50 @@ func TestCallerWhoGoesAwayIsCanceled(t *testing.T) {
 	_, err := podplanev1.NewProbeServiceClient(cc).ListProbes(ctx, &podplanev1.ListProbesRequest{})
 	if !fault.Is(err, fault.Canceled) || errors.Is(err, io.EOF) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestStrangerIsNotCalled has another service at the address of a replica that died: its port was free.
+func TestStrangerIsNotCalled(t *testing.T) {
+	for _, as := range [][2]string{{"volumed", "n1"}, {"prober", "n2"}} {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := rpc.NewServer(slog.New(slog.DiscardHandler))
+		s.Identify(as[0], as[1])
+		podplanev1.RegisterProbeServiceServer(s, &probes{list: func(context.Context, *podplanev1.ListProbesRequest) (*podplanev1.ListProbesResponse, error) {
+			t.Errorf("%v was called for prober on n1", as)
+			return &podplanev1.ListProbesResponse{}, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, lis, time.Second) }()
+		d := &directory{records: []*podplanev1.ServiceRecord{replica(lis.Addr().String(), "n1", 0)}}
+		cc, err := rpc.DialWith(t.Context(), d, "prober", "n1", rpc.Options{WaitForReady: 200 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := podplanev1.NewProbeServiceClient(cc).ListProbes(t.Context(), &podplanev1.ListProbesRequest{}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%v at the address of prober on n1: %v, want kind Unavailable", as, err)
+		}
+		// The replica itself comes back, elsewhere.
+		address, _ := serve(t, &probes{list: answers})
+		d.set(replica(address, "n1", 0))
+		retry, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		for {
+			if _, err = podplanev1.NewProbeServiceClient(cc).ListProbes(retry, &podplanev1.ListProbesRequest{}); err == nil || retry.Err() != nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("the replica that came back: %v", err)
+		}
+		stop()
+		_ = cc.Close()
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -79,6 +79,15 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(desc, impl)
 }
 
+// Identify says which service this is a replica of, and on which node. Clients that found the address by the service's name call nothing
+// that does not say so.
+func (s *Server) Identify(service, node string) {
+	s.health.SetServingStatus(identity(service, ""), healthpb.HealthCheckResponse_SERVING)
+	if node != "" {
+		s.health.SetServingStatus(identity(service, node), healthpb.HealthCheckResponse_SERVING)
+	}
+}
+
 // SetReady sets what the health service answers.
 func (s *Server) SetReady(ready bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

@@ -34,6 +34,7 @@ func TestOnlyProcessesOfThisPodplaneConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := rpc.NewServerTLS(slog.New(slog.DiscardHandler), load(dir, "prober").Server())
+	s.Identify("prober", "n1")
 	podplanev1.RegisterProbeServiceServer(s, &probes{list: answers})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)
