@@ -83,7 +83,7 @@ func fromContainerStatus(c *runtimeapi.ContainerStatus) pod.Container {
 		ctr.User = &pod.LinuxUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
 	}
 	if c.GetStopSignal() != runtimeapi.Signal_RUNTIME_DEFAULT {
-		ctr.StopSignal = c.GetStopSignal().String()
+		ctr.StopSignal = signalSign.Replace(c.GetStopSignal().String())
 	}
 	if mounts := c.GetMounts(); len(mounts) > 0 {
 		ctr.Mounts = make([]pod.Mount, 0, len(mounts))

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"maps"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -65,8 +66,14 @@ func toSandboxSecurity(s *SandboxSecurity) *runtimeapi.LinuxSandboxSecurityConte
 	}
 }
 
+// The real-time signals are SIGRTMIN+1 everywhere but in CRI, which has words for the signs.
+var (
+	signalWord = strings.NewReplacer("+", "PLUS", "-", "MINUS")
+	signalSign = strings.NewReplacer("PLUS", "+", "MINUS", "-")
+)
+
 func (c *Client) containerConfig(ctr *ContainerConfig, s *SandboxConfig) (*runtimeapi.ContainerConfig, error) {
-	signal, ok := runtimeapi.Signal_value[ctr.StopSignal]
+	signal, ok := runtimeapi.Signal_value[signalWord.Replace(ctr.StopSignal)]
 	if !ok && ctr.StopSignal != "" {
 		return nil, fault.New(fault.Invalid, "stop signal %q is not one that the container runtime interface knows", ctr.StopSignal)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
+	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 	"github.com/podplane/podplane/services/syncd/internal/store"
 	"github.com/podplane/podplane/services/syncd/internal/worker"
 )
@@ -46,14 +47,19 @@ type Config struct {
 	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
 	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
 	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
-	DecisionsMaxAge     time.Duration `json:"decisionsMaxAge" usage:"how long it is kept what was decided for pods and why"`
-	DecisionsMaxBytes   int64         `json:"decisionsMaxBytes" usage:"how many bytes of decisions are kept"`
+
+	PodPidsLimit         int64    `json:"podPidsLimit" usage:"processes that each pod may have; -1: no limit"`
+	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls" usage:"kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything"`
+	RuntimeClassDir      string   `json:"runtimeClassDir" usage:"directory of RuntimeClass manifests; empty: none"`
+
+	DecisionsMaxAge   time.Duration `json:"decisionsMaxAge" usage:"how long it is kept what was decided for pods and why"`
+	DecisionsMaxBytes int64         `json:"decisionsMaxBytes" usage:"how many bytes of decisions are kept"`
 }
 
 // DefaultConfig gives the configuration where nothing is set.
 func DefaultConfig() Config {
 	return Config{
-		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, ResolvConf: "/etc/resolv.conf",
+		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, ResolvConf: "/etc/resolv.conf",
 		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
 		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
 	}
@@ -67,6 +73,7 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 		value, least int64
 	}{
 		{"maxPods", int64(c.MaxPods), 1},
+		{"podPidsLimit", c.PodPidsLimit, -1},
 		{"startSlots", int64(c.StartSlots), 0},
 		{"pullSlots", int64(c.PullSlots), 0},
 		{"containerLogMaxSize", c.ContainerLogMaxSize, 4096},
@@ -130,6 +137,7 @@ type Runtime interface {
 func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) error {
 	face := front.Config{
 		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
+		UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir),
 	}
 	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Admit: face.Admit, Log: deps.Log})
 	if err != nil {
@@ -249,6 +257,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
 		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Allocatable: runtime.MachineResources(),
+		PidsLimit: n.cfg.PodPidsLimit, RuntimeClass: runtimeclass.Dir(n.cfg.RuntimeClassDir).Get,
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)
 	if err != nil {

@@ -64,7 +64,6 @@ type run struct {
 	answer  harness.Answer
 	good    int
 	pending bool
-	gone    string
 }
 
 func runFile(ctx context.Context, s *stack, file string) error {
@@ -78,6 +77,11 @@ func runFile(ctx context.Context, s *stack, file string) error {
 	}
 	data = bytes.ReplaceAll(data, []byte("$PORT"), []byte(port))
 	data = bytes.ReplaceAll(data, []byte("$REGISTRY"), []byte(s.node.Registry.Host))
+	ipc, err := os.Readlink("/proc/self/ns/ipc")
+	if err != nil {
+		return err
+	}
+	data = bytes.ReplaceAll(data, []byte("$IPC"), []byte(ipc))
 	r := &run{stack: s, namespace: "c-" + caseName(file)}
 	for i, doc := range bytes.Split(data, []byte("\n---\n")) {
 		if len(bytes.TrimSpace(doc)) == 0 {

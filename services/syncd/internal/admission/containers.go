@@ -26,7 +26,7 @@ func validateContainers(s *v1.PodSpec, volumes map[string]*v1.Volume, p *field.P
 		list = append(list, validateContainer(c, volumes, at)...)
 		list = append(list, validatePorts(c.Ports, s.HostNetwork, ports, at.Child("ports"))...)
 		list = append(list, validateRole(c, initial, at)...)
-		list = append(list, validateLifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))...)
+		list = append(list, validateLifecycle(c.Lifecycle, s, at.Child("lifecycle"))...)
 	}
 	for i := range s.InitContainers {
 		check(&s.InitContainers[i], p.Child("initContainers").Index(i), true)
@@ -62,18 +62,9 @@ func validateContainer(c *v1.Container, volumes map[string]*v1.Volume, p *field.
 
 // validateRole checks what depends on whether it is an init container, a sidecar or a regular container.
 func validateRole(c *v1.Container, initial bool, p *field.Path) field.ErrorList {
-	var list field.ErrorList
-	if len(c.RestartPolicyRules) > 0 {
-		list = append(list, notHere(p.Child("restartPolicyRules"), "restart rules of single containers"))
-	}
-	if !initial {
-		if c.RestartPolicy != nil {
-			list = append(list, notHere(p.Child("restartPolicy"), "a restart policy of a single container that is not an init container"))
-		}
+	list := validateRestart(c, p)
+	if !initial || (c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways) {
 		return list
-	}
-	if c.RestartPolicy != nil {
-		return append(list, enum(p.Child("restartPolicy"), *c.RestartPolicy, v1.ContainerRestartPolicyAlways)...)
 	}
 	const why = "may not be set for init containers without restartPolicy=Always"
 	for _, f := range []struct {
@@ -87,6 +78,40 @@ func validateRole(c *v1.Container, initial bool, p *field.Path) field.ErrorList 
 	} {
 		if f.set {
 			list = append(list, field.Forbidden(p.Child(f.name), why))
+		}
+	}
+	return list
+}
+
+const (
+	maxRestartRules = 20
+	maxExitCodes    = 255
+)
+
+// validateRestart checks the container's own restart policy and rules.
+func validateRestart(c *v1.Container, p *field.Path) field.ErrorList {
+	var list field.ErrorList
+	if c.RestartPolicy != nil {
+		list = append(list, enum(p.Child("restartPolicy"), *c.RestartPolicy,
+			v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)...)
+	}
+	at := p.Child("restartPolicyRules")
+	if len(c.RestartPolicyRules) > 0 && c.RestartPolicy == nil {
+		list = append(list, field.Required(p.Child("restartPolicy"), "must specify restartPolicy when restart rules are used"))
+	}
+	if n := len(c.RestartPolicyRules); n > maxRestartRules {
+		list = append(list, field.TooMany(at, n, maxRestartRules))
+	}
+	for i, r := range c.RestartPolicyRules {
+		list = append(list, enum(at.Index(i).Child("action"), r.Action, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers)...)
+		codes := at.Index(i).Child("exitCodes")
+		if r.ExitCodes == nil {
+			list = append(list, field.Required(codes, "must be specified"))
+			continue
+		}
+		list = append(list, enum(codes.Child("operator"), r.ExitCodes.Operator, v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn)...)
+		if n := len(r.ExitCodes.Values); n > maxExitCodes {
+			list = append(list, field.TooMany(codes.Child("values"), n, maxExitCodes))
 		}
 	}
 	return list

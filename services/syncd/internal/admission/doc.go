@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podplane/podplane/internal/fault"
@@ -24,12 +25,19 @@ type Node struct {
 	MaxPods int
 	// Labels are the node's.
 	Labels map[string]string
+	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything.
+	UnsafeSysctls []string
+	// RuntimeClass looks a runtime class up, nil when there is none of the name; a nil function knows none.
+	RuntimeClass func(name string) (*nodev1.RuntimeClass, error)
+	// AppArmor says why a profile can't be used, "" being the runtime's default; a nil function allows all.
+	AppArmor func(profile string) error
 }
 
 // Pod defaults and validates a pod that is to be created in a namespace; "" takes the pod's own, or "default". It changes the pod.
 func (n Node) Pod(pod *v1.Pod, namespace string) error {
 	list := n.identify(pod, namespace)
 	Defaults(pod)
+	list = append(list, n.local(pod)...)
 	list = append(list, Validate(pod)...)
 	return fault.Invalidate(about(pod), list)
 }

@@ -2,6 +2,8 @@ package admission
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -112,14 +114,21 @@ func validatePort(port intstr.IntOrString, p *field.Path) field.ErrorList {
 	return invalidIf(p, port.StrVal, validation.IsValidPortName(port.StrVal))
 }
 
-func validateLifecycle(l *v1.Lifecycle, grace *int64, p *field.Path) field.ErrorList {
+func validateLifecycle(l *v1.Lifecycle, s *v1.PodSpec, p *field.Path) field.ErrorList {
 	if l == nil {
 		return nil
 	}
+	grace := s.TerminationGracePeriodSeconds
 	list := validateHook(l.PostStart, grace, p.Child("postStart"))
 	list = append(list, validateHook(l.PreStop, grace, p.Child("preStop"))...)
 	if l.StopSignal != nil {
-		list = append(list, notHere(p.Child("stopSignal"), "another stop signal than the image's"))
+		at := p.Child("stopSignal")
+		if s.OS == nil || s.OS.Name != v1.Linux {
+			list = append(list, field.Forbidden(at, "may not be set without `spec.os.name` being set to linux"))
+		}
+		if !knownSignal(*l.StopSignal) {
+			list = append(list, field.Invalid(at, *l.StopSignal, "must be the name of a signal, such as SIGTERM, SIGUSR1 or SIGRTMIN+1"))
+		}
 	}
 	return list
 }
@@ -151,4 +160,24 @@ func validateHook(h *v1.LifecycleHandler, grace *int64, p *field.Path) field.Err
 		list = append(list, field.Required(p, "must specify a handler type: exec, httpGet or sleep"))
 	}
 	return list
+}
+
+// signals are Linux' names; the real-time ones have a number behind.
+var signals = strings.Fields("ABRT ALRM BUS CHLD CLD CONT FPE HUP ILL INT IO IOT KILL PIPE POLL PROF PWR QUIT SEGV STKFLT STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 VTALRM WINCH XCPU XFSZ RTMIN RTMAX")
+
+func knownSignal(s v1.Signal) bool {
+	name, ok := strings.CutPrefix(string(s), "SIG")
+	if !ok {
+		return false
+	}
+	for _, realTime := range []struct {
+		prefix string
+		most   int
+	}{{"RTMIN+", 15}, {"RTMAX-", 14}} {
+		if number, ok := strings.CutPrefix(name, realTime.prefix); ok {
+			n, err := strconv.Atoi(number)
+			return err == nil && n >= 1 && n <= realTime.most && strconv.Itoa(n) == number
+		}
+	}
+	return slices.Contains(signals, name)
 }

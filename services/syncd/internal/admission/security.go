@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -22,6 +23,7 @@ func validatePodSecurity(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	if s.ShareProcessNamespace != nil && *s.ShareProcessNamespace && s.HostPID {
 		list = append(list, field.Invalid(p.Child("shareProcessNamespace"), true, "may not be used together with hostPID"))
 	}
+	list = append(list, validateUserNamespace(s, p)...)
 	c, at := s.SecurityContext, p.Child("securityContext")
 	if c == nil {
 		return list
@@ -44,6 +46,32 @@ func validatePodSecurity(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	return append(list, validateAppArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
 }
 
+// validateUserNamespace checks what a user namespace excludes and what needs one.
+func validateUserNamespace(s *v1.PodSpec, p *field.Path) field.ErrorList {
+	var list field.ErrorList
+	own := s.HostUsers != nil && !*s.HostUsers
+	for _, host := range []struct {
+		set  bool
+		name string
+	}{{s.HostNetwork, "hostNetwork"}, {s.HostPID, "hostPID"}, {s.HostIPC, "hostIPC"}} {
+		if own && host.set {
+			list = append(list, field.Forbidden(p.Child(host.name), "may not be true when `hostUsers` is false"))
+		}
+	}
+	for _, containers := range []struct {
+		name string
+		list []v1.Container
+	}{{"initContainers", s.InitContainers}, {"containers", s.Containers}} {
+		for i := range containers.list {
+			if sc := containers.list[i].SecurityContext; !own && sc != nil && sc.ProcMount != nil && *sc.ProcMount == v1.UnmaskedProcMount {
+				at := p.Child(containers.name).Index(i).Child("securityContext", "procMount")
+				list = append(list, field.Invalid(at, *sc.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
+			}
+		}
+	}
+	return list
+}
+
 func validateSysctls(sysctls []v1.Sysctl, s *v1.PodSpec, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	seen := make(map[string]bool)
@@ -55,8 +83,8 @@ func validateSysctls(sysctls []v1.Sysctl, s *v1.PodSpec, p *field.Path) field.Er
 			list = append(list, field.Required(at, "must name a sysctl"))
 		case seen[name]:
 			list = append(list, field.Duplicate(at, x.Name))
-		case !slices.Contains(safeSysctls, name):
-			list = append(list, field.NotSupported(at, x.Name, safeSysctls))
+		case len(validation.IsDNS1123SubdomainWithUnderscore(strings.ToLower(name))) > 0:
+			list = append(list, field.Invalid(at, x.Name, "must be the name of a kernel parameter, its parts parted by dots or slashes"))
 		case s.HostNetwork && strings.HasPrefix(name, "net."):
 			list = append(list, field.Invalid(at, x.Name, "may not be specified when 'hostNetwork' is true"))
 		case s.HostIPC && strings.HasPrefix(name, "kernel.shm"):
@@ -99,7 +127,7 @@ func validateSecurity(c *v1.SecurityContext, p *field.Path) field.ErrorList {
 		}
 	}
 	if c.ProcMount != nil {
-		list = append(list, enum(p.Child("procMount"), *c.ProcMount, v1.DefaultProcMount)...)
+		list = append(list, enum(p.Child("procMount"), *c.ProcMount, v1.DefaultProcMount, v1.UnmaskedProcMount)...)
 	}
 	if c.WindowsOptions != nil {
 		list = append(list, notHere(p.Child("windowsOptions"), "options of Windows"))

@@ -27,6 +27,7 @@ func (n Node) Update(pod, old *v1.Pod) error {
 	}
 	pod.GenerateName = old.GenerateName
 	Defaults(pod)
+	inherit(&pod.Spec, &old.Spec)
 	list = append(list, Validate(pod)...)
 	if len(list) == 0 {
 		list = validateChange(&pod.Spec, &old.Spec)
@@ -39,6 +40,13 @@ func (n Node) Update(pod, old *v1.Pod) error {
 		pod.Generation++
 	}
 	return nil
+}
+
+// inherit takes over from the old form what the node filled in when the pod was created, unless the client says otherwise.
+func inherit(s, old *v1.PodSpec) {
+	if len(s.Overhead) == 0 {
+		s.Overhead = old.Overhead
+	}
 }
 
 func validateChange(s, old *v1.PodSpec) field.ErrorList {

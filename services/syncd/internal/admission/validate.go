@@ -26,6 +26,7 @@ func Validate(pod *v1.Pod) field.ErrorList {
 	list = append(list, validateNames(s, p)...)
 	list = append(list, validateDNS(s, p)...)
 	list = append(list, validateScheduling(s, p)...)
+	list = append(list, validateGates(s, p)...)
 	return append(list, validatePodSecurity(s, p)...)
 }
 
@@ -58,6 +59,9 @@ func validatePolicies(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	return list
 }
 
+// maxKernelHostname is what Linux has room for.
+const maxKernelHostname = 64
+
 func validateNames(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	label := func(at *field.Path, value string) {
@@ -67,6 +71,19 @@ func validateNames(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	}
 	label(p.Child("hostname"), s.Hostname)
 	label(p.Child("subdomain"), s.Subdomain)
+	if o := s.HostnameOverride; o != nil {
+		at := p.Child("hostnameOverride")
+		list = append(list, invalidIf(at, *o, validation.IsDNS1123Subdomain(*o))...)
+		if len(*o) > maxKernelHostname {
+			list = append(list, field.TooLong(at, *o, maxKernelHostname))
+		}
+		if s.HostNetwork {
+			list = append(list, field.Forbidden(at, "may not be set when `hostNetwork` is true"))
+		}
+		if s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN {
+			list = append(list, field.Forbidden(at, "may not be set when `setHostnameAsFQDN` is true"))
+		}
+	}
 	subdomain := func(at *field.Path, value string) {
 		list = append(list, invalidIf(at, value, validation.IsDNS1123Subdomain(value))...)
 	}
@@ -133,6 +150,20 @@ func validateDNS(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	return list
 }
 
+func validateGates(s *v1.PodSpec, p *field.Path) field.ErrorList {
+	var list field.ErrorList
+	seen := make(map[v1.PodConditionType]bool)
+	for i, g := range s.ReadinessGates {
+		at := p.Child("readinessGates").Index(i).Child("conditionType")
+		list = append(list, invalidIf(at, string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))...)
+		if seen[g.ConditionType] {
+			list = append(list, field.Duplicate(at, g.ConditionType))
+		}
+		seen[g.ConditionType] = true
+	}
+	return list
+}
+
 func validateScheduling(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	list := metavalidation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector"))
 	for i, t := range s.Tolerations {
@@ -178,12 +209,9 @@ func unsupported(s *v1.PodSpec, p *field.Path) field.ErrorList {
 		{len(s.EphemeralContainers) > 0, "ephemeralContainers", "ephemeral containers may not be set when a pod is created"},
 		{len(s.ResourceClaims) > 0, "resourceClaims", "dynamic resource allocation"},
 		{s.Resources != nil, "resources", "resources of the pod as a whole; set them on its containers"},
-		{s.RuntimeClassName != nil, "runtimeClassName", "runtime classes"},
-		{len(s.Overhead) > 0, "overhead", "an overhead, which comes from a runtime class"},
-		{len(s.SchedulingGates) > 0, "schedulingGates", "scheduling gates, as there is no scheduler that removes them"},
 		{len(s.ReadinessGates) > 0, "readinessGates", "readiness gates, as nothing sets their conditions"},
 		{s.HostUsers != nil && !*s.HostUsers, "hostUsers", "user namespaces"},
-		{s.HostnameOverride != nil, "hostnameOverride", "hostnameOverride; use hostname"},
+		{len(s.SchedulingGates) > 0, "schedulingGates", "scheduling gates, as there is no scheduler that removes them"},
 	} {
 		if u.is {
 			list = append(list, notHere(p.Child(u.field), u.what))

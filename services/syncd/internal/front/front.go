@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/logs"
 	"github.com/podplane/podplane/services/syncd/internal/manifest"
 	"github.com/podplane/podplane/services/syncd/internal/node"
+	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 	"github.com/podplane/podplane/services/syncd/internal/store"
 )
 
@@ -30,13 +31,19 @@ type Config struct {
 	MaxPods     int
 	// StaticPods says whether this replica is the one that reads the manifest directory; nil: it is.
 	StaticPods func() bool
+	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones.
+	UnsafeSysctls []string
+	// RuntimeClasses has the node's runtime classes.
+	RuntimeClasses runtimeclass.Dir
 	// Addresses are the node's IPs, the primary one first.
 	Addresses []string
 }
 
 // Admission is what decides which pods the node takes.
 func (c Config) Admission() admission.Node {
-	return admission.Node{Name: c.Node, MaxPods: c.MaxPods, Labels: node.Labels(c.Node)}
+	return admission.Node{
+		Name: c.Node, MaxPods: c.MaxPods, Labels: node.Labels(c.Node), UnsafeSysctls: c.UnsafeSysctls, RuntimeClass: c.RuntimeClasses.Get, AppArmor: appArmor,
+	}
 }
 
 // Admit is for store.Options.

@@ -22,6 +22,9 @@ const (
 
 // Hostname returns the pod's hostname and, when it has a subdomain, its domain.
 func Hostname(p *v1.Pod, clusterDomain string) (host, domain string) {
+	if o := p.Spec.HostnameOverride; o != nil {
+		return *o, ""
+	}
 	host = p.Spec.Hostname
 	if host == "" {
 		host = p.Name
@@ -37,9 +40,6 @@ func Hostname(p *v1.Pod, clusterDomain string) (host, domain string) {
 
 // KernelHostname returns what gethostname answers in the pod. A name that Linux can't hold is an error.
 func KernelHostname(p *v1.Pod, clusterDomain string) (string, error) {
-	if o := p.Spec.HostnameOverride; o != nil {
-		return *o, nil
-	}
 	host, domain := Hostname(p, clusterDomain)
 	if p.Spec.SetHostnameAsFQDN == nil || !*p.Spec.SetHostnameAsFQDN || domain == "" {
 		return host, nil

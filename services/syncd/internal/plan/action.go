@@ -26,13 +26,15 @@ const (
 	KillContainer
 	// RemoveContainer removes the dead container ID.
 	RemoveContainer
+	// Resize gives the pod and its running containers the resources that were allocated.
+	Resize
 	// Cleanup removes what the pod left on the node: directories, logs, cgroups.
 	Cleanup
 	// RemoveRecord removes the pod's records: the last thing that is done for a pod.
 	RemoveRecord
 )
 
-var kindNames = [...]string{"CreateSandbox", "StopSandbox", "RemoveSandbox", "EnsureImage", "StartContainer", "KillContainer", "RemoveContainer", "Cleanup", "RemoveRecord"}
+var kindNames = [...]string{"CreateSandbox", "StopSandbox", "RemoveSandbox", "EnsureImage", "StartContainer", "KillContainer", "RemoveContainer", "Resize", "Cleanup", "RemoveRecord"}
 
 // String returns the kind's name.
 func (k Kind) String() string {
@@ -106,6 +108,7 @@ const (
 	StepImage    = "image"
 	StepStart    = "start"
 	StepBackoff  = "backoff"
+	StepResize   = "resize"
 	StepDeletion = "deletion"
 )
 

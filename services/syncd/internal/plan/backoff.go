@@ -54,11 +54,16 @@ func (in *Input) restartDelay(spec *v1.Container, dead *pod.Container) (due, nex
 	first := min(firstRestartDelay, limit)
 	due, err := time.ParseDuration(dead.Annotations[AnnotationRestartDelay])
 	lived := dead.FinishedAt.Sub(dead.CreatedAt)
-	if err != nil || due <= 0 || lived > restartDelayReset || changed(spec, dead) {
+	if err != nil || due <= 0 || lived > restartDelayReset || changed(spec, dead) || resized(spec, dead) {
 		return 0, first
 	}
 	due = min(due, limit)
 	return due, min(2*due, limit)
+}
+
+func resized(spec *v1.Container, dead *pod.Container) bool {
+	cpu, memory := Resized(spec, dead)
+	return cpu || memory
 }
 
 // ImageDelay is the back-off after so many failed pulls in a row.

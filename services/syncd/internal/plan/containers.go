@@ -32,6 +32,8 @@ const (
 func (p *Plan) containers(in *Input, current *pod.Sandbox) {
 	if current != nil {
 		p.killStrays(in, current)
+		p.ephemeral(in, current)
+		p.resize(in)
 	}
 	for _, c := range in.due(current) {
 		newest := in.Newest(c.Name)
@@ -49,11 +51,41 @@ func (p *Plan) containers(in *Input, current *pod.Sandbox) {
 	}
 }
 
+// ephemeral starts the ephemeral containers that never were: none is started twice.
+func (p *Plan) ephemeral(in *Input, current *pod.Sandbox) {
+	for i := range in.Pod.Spec.EphemeralContainers {
+		c := v1.Container(in.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		newest := in.Newest(c.Name)
+		if prev := in.previous(c.Name); newest == nil && prev != nil && prev.ContainerID != "" {
+			continue // its record was lost
+		}
+		if newest == nil || (newest.State == pod.ContainerCreated && newest.SandboxID == current.ID) {
+			p.start(in, &c, newest, current)
+		}
+	}
+}
+
+// resize gives what runs the resources that were allocated.
+func (p *Plan) resize(in *Input) {
+	if !in.Resize.Due || in.Busy.Resize {
+		return
+	}
+	if f := in.Resize.Failure; in.Now.Before(f.NotBefore) {
+		p.wait(Wait{Step: StepResize, Resource: "resources", Message: f.Message, Since: f.At, Until: f.NotBefore})
+		return
+	}
+	p.do(Action{Kind: Resize})
+}
+
 // killStrays ends running instances that must not be: of older sandboxes, and all but the newest of one name.
 func (p *Plan) killStrays(in *Input, current *pod.Sandbox) {
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
 		if c.State != pod.ContainerRunning || (c.SandboxID == current.ID && in.Newest(c.Name) == c) {
+			continue
+		}
+		if in.Past(c) {
+			p.kill(in, c, in.Now, true, "Killing", fmt.Sprintf("Container %s is restarted with all containers of the pod", c.Name))
 			continue
 		}
 		p.kill(in, c, in.Now.Add(MinGrace), false, "Killing", fmt.Sprintf("Container %s was replaced by a newer one", c.Name))
@@ -68,6 +100,10 @@ func (p *Plan) checkRunning(in *Input, spec *v1.Container, c *pod.Container) {
 	grace := specGrace(in.Pod)
 	if changed(spec, c) {
 		p.killForRestart(in, c, grace, "definition changed")
+		return
+	}
+	if in.Resize.Due && ResizeRestarts(spec, c) {
+		p.killForRestart(in, c, grace, "resize requires restart")
 		return
 	}
 	if in.HookFailed[c.ID] {
@@ -132,12 +168,13 @@ func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, curre
 	p.do(a)
 }
 
-// clearInterrupted removes what an interrupted start left, so that its name is free. It says whether there was any.
+// clearInterrupted removes what an interrupted start left, so that its name is free, and what was never started before all containers were
+// restarted. It says whether there was any.
 func (p *Plan) clearInterrupted(in *Input, name string) bool {
 	found := false
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
-		if c.Name != name || !in.Interrupted(c) {
+		if c.Name != name || (!in.Interrupted(c) && (c.State != pod.ContainerCreated || !in.Past(c))) {
 			continue
 		}
 		found = true
@@ -159,8 +196,10 @@ func (in *Input) creating() string {
 // attempt is the restart count for the next instance.
 func (in *Input) attempt(name string, newest *pod.Container) uint32 {
 	var n uint32
-	if newest != nil {
-		n = newest.Attempt + 1
+	for i := range in.Runtime.Containers {
+		if c := &in.Runtime.Containers[i]; c.Name == name && (c == newest || in.Past(c)) {
+			n = max(n, c.Attempt+1)
+		}
 	}
 	prev := in.previous(name)
 	if prev == nil || prev.RestartCount < 0 {
@@ -195,8 +234,14 @@ func (in *Input) aliveElsewhere(name string, current *pod.Sandbox) bool {
 
 // judge says what becomes of a container that does not run now. delay is the back-off to put on its next instance.
 func (in *Input) judge(spec *v1.Container, newest *pod.Container, current *pod.Sandbox) (next verdictOf, delay time.Duration) {
-	if newest == nil || newest.State != pod.ContainerExited {
+	if newest == nil {
+		return startNow, in.delayAfterRestartAll(spec)
+	}
+	if newest.State != pod.ContainerExited {
 		return startNow, 0
+	}
+	if in.isEphemeral(spec.Name) {
+		return done, 0
 	}
 	inHere := current != nil && newest.SandboxID == current.ID
 	ok := succeeded(newest)
@@ -205,7 +250,7 @@ func (in *Input) judge(spec *v1.Container, newest *pod.Container, current *pod.S
 		if ok && inHere {
 			return done, 0
 		}
-		if !ok && in.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && !in.Killed[newest.ID] {
+		if !ok && in.rule(spec, newest) == "" && in.policy(spec) == v1.RestartPolicyNever && !in.Killed[newest.ID] {
 			return failed, 0
 		}
 		if ok {
@@ -222,21 +267,6 @@ func (in *Input) judge(spec *v1.Container, newest *pod.Container, current *pod.S
 		return startSoon, following
 	}
 	return startNow, following
-}
-
-// mayRestart says whether the policy lets the container run again after this end.
-func (in *Input) mayRestart(spec *v1.Container, dead *pod.Container) bool {
-	if IsSidecar(spec) && in.isInit(spec.Name) {
-		return true
-	}
-	switch in.Pod.Spec.RestartPolicy {
-	case v1.RestartPolicyNever:
-		return false
-	case v1.RestartPolicyOnFailure:
-		return !succeeded(dead) || in.Killed[dead.ID]
-	default:
-		return true
-	}
 }
 
 func succeeded(c *pod.Container) bool { return c.ExitCode == 0 && c.Reason != "OOMKilled" }
@@ -294,7 +324,7 @@ func (in *Input) regularBegun(current *pod.Sandbox) bool {
 	}
 	for i := range in.Pod.Spec.Containers {
 		for j := range in.Runtime.Containers {
-			if c := &in.Runtime.Containers[j]; c.Name == in.Pod.Spec.Containers[i].Name && c.SandboxID == current.ID {
+			if c := &in.Runtime.Containers[j]; c.Name == in.Pod.Spec.Containers[i].Name && c.SandboxID == current.ID && !in.Past(c) {
 				return true
 			}
 		}

@@ -66,6 +66,8 @@ type Busy struct {
 	Removals map[string]bool
 	// Cleanup of what the pod left on the node, or of its records.
 	Cleanup bool
+	// Resize of the running pod.
+	Resize bool
 }
 
 // Image is what is known of the image for the next start of a container.
@@ -141,6 +143,22 @@ type Eviction struct {
 	Trace     string
 }
 
+// ResizeState is how far a change of the pod's resources has come. Input.Pod always has the resources that are allocated.
+type ResizeState struct {
+	// Due: the allocated resources have to be given to what runs. Failure is why that did not work the last time.
+	Due     bool
+	Failure Failure
+	// Pending is why the resources that the specification asks for were not allocated: Deferred or Infeasible, with Message.
+	Pending string
+	Message string
+}
+
+// Reasons for which resources are not allocated.
+const (
+	ResizeDeferred   = "Deferred"
+	ResizeInfeasible = "Infeasible"
+)
+
 // Input is all that a decision depends on.
 type Input struct {
 	Pod *v1.Pod
@@ -176,6 +194,7 @@ type Input struct {
 	// HookFailed holds the IDs of containers whose postStart hook failed: they are to be restarted.
 	HookFailed map[string]bool
 	Eviction   *Eviction
+	Resize     ResizeState
 
 	// Previous is the status published last; it keeps restart counts when the runtime lost its records.
 	Previous *v1.PodStatus
@@ -232,7 +251,7 @@ func (in *Input) Interrupted(c *pod.Container) bool {
 // Newest returns the newest container of the name that counts, nil when there is none.
 func (in *Input) Newest(name string) *pod.Container {
 	for i := range in.Runtime.Containers {
-		if c := &in.Runtime.Containers[i]; c.Name == name && !in.Interrupted(c) {
+		if c := &in.Runtime.Containers[i]; c.Name == name && !in.Interrupted(c) && !in.Past(c) {
 			return c
 		}
 	}
@@ -249,7 +268,7 @@ func (in *Input) previous(name string) *v1.ContainerStatus {
 	if in.Previous == nil {
 		return nil
 	}
-	for _, list := range [][]v1.ContainerStatus{in.Previous.ContainerStatuses, in.Previous.InitContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{in.Previous.ContainerStatuses, in.Previous.InitContainerStatuses, in.Previous.EphemeralContainerStatuses} {
 		for i := range list {
 			if list[i].Name == name {
 				return &list[i]
@@ -257,4 +276,16 @@ func (in *Input) previous(name string) *v1.ContainerStatus {
 		}
 	}
 	return nil
+}
+
+// spec returns the container's specification, nil when there is none.
+func (in *Input) spec(name string) *v1.Container { return pod.FindContainer(in.Pod, name) }
+
+func (in *Input) isEphemeral(name string) bool {
+	for i := range in.Pod.Spec.EphemeralContainers {
+		if in.Pod.Spec.EphemeralContainers[i].Name == name {
+			return true
+		}
+	}
+	return false
 }

@@ -141,6 +141,10 @@ func (p *Plan) sync(in *Input) {
 // are not ready the newest one and those that still have a container.
 func (p *Plan) prune(in *Input) {
 	dead := make(map[string]int)
+	restarted := in.restartedAll()
+	if restarted != nil && !in.RestartingAll() {
+		restarted = nil // everything has a successor: nobody needs to know any more
+	}
 	inUse := make(map[string]bool)
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
@@ -149,7 +153,7 @@ func (p *Plan) prune(in *Input) {
 			continue // it goes before the next start
 		}
 		if c.State == pod.ContainerExited {
-			keep = dead[c.Name] == 0
+			keep = dead[c.Name] == 0 || c == restarted
 			dead[c.Name]++
 		}
 		if !keep && !in.Busy.Removals[c.ID] && !in.failedLately(c.ID) {
@@ -260,7 +264,7 @@ func (p *Plan) killForRestart(in *Input, c *pod.Container, grace time.Duration, 
 		return
 	}
 	message := fmt.Sprintf("Container %s %s", c.Name, why)
-	if in.Pod.Spec.RestartPolicy != v1.RestartPolicyNever {
+	if spec := in.spec(c.Name); spec == nil || in.policy(spec) != v1.RestartPolicyNever {
 		message += ", will be restarted"
 	}
 	p.do(Action{Kind: KillContainer, Container: c.Name, ID: c.ID, Grace: max(grace, MinGrace), Reason: "Killing", Message: message, Restart: true})

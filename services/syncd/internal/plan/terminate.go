@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/podplane/podplane/internal/pod"
 )
 
@@ -46,7 +44,7 @@ func (in *Input) finished() (bool, *Stop) {
 // lostForGood says whether the pod's sandbox is gone and its policy forbids to begin again.
 func (in *Input) lostForGood() bool {
 	s := in.Runtime.NewestSandbox()
-	if in.Pod.Spec.RestartPolicy != v1.RestartPolicyNever || s == nil || usable(in, s) || len(in.Runtime.Containers) == 0 {
+	if !in.neverRestarts() || s == nil || usable(in, s) || len(in.Runtime.Containers) == 0 {
 		return false
 	}
 	for i := range in.Runtime.Containers {

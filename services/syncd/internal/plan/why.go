@@ -237,6 +237,9 @@ func (in *Input) firstStart(spec *v1.Container, sandboxID string) (rule string, 
 		b.At = s.CreatedAt
 	}
 	rule = "its image and volumes are there"
+	if source := in.restartedAll(); source != nil {
+		return "its restart rule restarts all containers of the pod", died(source)
+	}
 	if prev := in.previous(spec.Name); prev != nil && prev.ContainerID != "" {
 		return "the runtime has lost its earlier instance", b
 	}
@@ -262,6 +265,8 @@ func (in *Input) restartRule(spec *v1.Container, dead *pod.Container) string {
 	switch {
 	case current != nil && dead.SandboxID != current.ID:
 		return "it runs in the new sandbox"
+	case in.rule(spec, dead) != "":
+		return fmt.Sprintf("its restart rule for exit code %d", dead.ExitCode)
 	case in.isInit(spec.Name) && IsSidecar(spec), spec.RestartPolicy != nil:
 		return fmt.Sprintf("its own restartPolicy %s", *spec.RestartPolicy)
 	}
@@ -327,15 +332,4 @@ func (in *Input) whyRemove(d *Decision) {
 			d.Because.Message = "the start of container " + c.Name + " was interrupted: it never ran and makes room"
 		}
 	}
-}
-
-func (in *Input) spec(name string) *v1.Container {
-	for _, list := range [][]v1.Container{in.Pod.Spec.InitContainers, in.Pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }

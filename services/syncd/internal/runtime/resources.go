@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,16 +15,12 @@ import (
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/services/syncd/internal/cgroup"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 	"github.com/podplane/podplane/services/syncd/internal/status"
 )
 
 const (
-	cpuPeriod    = 100_000
-	minCPUQuota  = 1000
-	minCPUShares = 2
-	maxCPUShares = 262144
-
 	oomGuaranteed = -997
 	oomBestEffort = 1000
 	oomBurstable  = 999
@@ -32,21 +29,14 @@ const (
 
 // resources turns requests and limits into cgroup settings.
 func (e *Executor) resources(p *v1.Pod, c *v1.Container) *pod.LinuxResources {
-	r := &pod.LinuxResources{CPUPeriod: cpuPeriod, OOMScoreAdj: oomScoreAdj(p, c, e.memory())}
-	request, limit := c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu()
-	shares := request.MilliValue()
-	if request.IsZero() && !limit.IsZero() {
-		shares = limit.MilliValue()
+	settings := plan.Resources(&c.Resources)
+	r := &settings
+	r.OOMScoreAdj = oomScoreAdj(p, c, e.memory())
+	if r.MemoryLimitBytes > 0 && e.cfg.Cgroups.Unified {
+		r.MemorySwapLimit = r.MemoryLimitBytes // no swap
 	}
-	r.CPUShares = max(minCPUShares, min(maxCPUShares, shares*1024/1000))
-	if !limit.IsZero() {
-		r.CPUQuota = max(minCPUQuota, limit.MilliValue()*cpuPeriod/1000)
-	}
-	if memory := c.Resources.Limits.Memory(); !memory.IsZero() {
-		r.MemoryLimitBytes = memory.Value()
-		if e.cfg.Cgroups.Unified {
-			r.MemorySwapLimit = memory.Value() // no swap
-		}
+	for _, size := range e.cfg.Cgroups.HugePageSizes {
+		r.HugepageLimits = append(r.HugepageLimits, pod.HugepageLimit{PageSize: size, Limit: hugepages(c.Resources.Limits, size)})
 	}
 	if e.cfg.Cgroups.Unified {
 		r.Unified = map[string]string{"memory.oom.group": "1"}
@@ -68,7 +58,7 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
 		return oomBestEffort
 	}
 	adj := burstableScore(c, capacity)
-	if plan.IsSidecar(c) {
+	if plan.IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }) {
 		for i := range p.Spec.Containers {
 			adj = min(adj, burstableScore(&p.Spec.Containers[i], capacity))
 		}
@@ -92,6 +82,8 @@ type Cgroups struct {
 	Unified bool
 	// Mount is where the cgroup file systems are mounted.
 	Mount string
+	// HugePageSizes are those whose use can be limited, as the kernel names them.
+	HugePageSizes []string
 }
 
 // cgroups describes the cgroup tree as the runtime sees it.
@@ -177,7 +169,7 @@ const cgroupMount = "/sys/fs/cgroup"
 // NewCgroups describes the node's cgroup tree.
 func NewCgroups(root string) Cgroups {
 	_, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers"))
-	return Cgroups{Root: root, Unified: err == nil, Mount: cgroupMount}
+	return Cgroups{Root: root, Unified: err == nil, Mount: cgroupMount, HugePageSizes: cgroup.HugePageSizes()}
 }
 
 // MachineResources returns the machine's CPUs and memory.

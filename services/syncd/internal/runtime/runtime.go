@@ -17,9 +17,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
@@ -42,6 +44,10 @@ type Config struct {
 	ResolvConf string
 	HostsFile  string
 	Cgroups    Cgroups
+	// PidsLimit is the number of processes that each pod may have; 0: no limit.
+	PidsLimit int64
+	// RuntimeClass looks a runtime class up, nil when there is none of the name.
+	RuntimeClass func(name string) (*nodev1.RuntimeClass, error)
 	// Driver says which cgroup driver the runtime uses; nil: that of Cgroups.
 	Driver func(context.Context) (cri.CgroupDriver, error)
 	// Allocatable is what resourceFieldRef gives where a container has no limit; its memory is also the base of oom_score_adj.
@@ -75,6 +81,10 @@ type Executor struct {
 	now     func() time.Time
 	// mounting has the sandboxes in which images are being mounted.
 	mounting keylock.Locks
+
+	// classes guards the cgroups of the quality-of-service classes, and weights what was last set there.
+	classes sync.Mutex
+	weights map[string]uint64
 }
 
 var (
@@ -85,7 +95,7 @@ var (
 
 // New makes an Executor.
 func New(cfg Config, runtime CRI, puller *images.Puller, objects Objects, events worker.Recorder) *Executor {
-	return &Executor{cfg: cfg, cri: runtime, images: puller, objects: objects, events: events, client: hookClient(), now: time.Now}
+	return &Executor{cfg: cfg, cri: runtime, images: puller, objects: objects, events: events, client: hookClient(), now: time.Now, weights: make(map[string]uint64)}
 }
 
 // CreateSandbox runs the pod's sandbox and returns its status.
@@ -98,6 +108,9 @@ func (e *Executor) CreateSandbox(ctx context.Context, p *v1.Pod, attempt uint32,
 		e.events.PodEvent(p, "", v1.EventTypeWarning, "DNSConfigForming", complaint)
 	}
 	if err := e.makePodDirs(p); err != nil {
+		return pod.Sandbox{}, err
+	}
+	if err := e.limitPod(ctx, p, e.podLimits(p)); err != nil {
 		return pod.Sandbox{}, err
 	}
 	id, err := e.cri.RunSandbox(ctx, config)
@@ -185,12 +198,8 @@ func (e *Executor) RemoveSandbox(ctx context.Context, id string) error {
 
 // find returns the container's spec.
 func find(p *v1.Pod, name string) (*v1.Container, error) {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i], nil
-			}
-		}
+	if c := pod.FindContainer(p, name); c != nil {
+		return c, nil
 	}
 	return nil, fmt.Errorf("pod %s/%s has no container %q", p.Namespace, p.Name, name)
 }

@@ -25,6 +25,9 @@ func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32,
 		LogDirectory: e.LogDir(p), Labels: podLabels(p), Annotations: podAnnotations(p, trace),
 		CgroupParent: cgroups.Parent(p), Security: sandboxSecurity(p), PortMappings: portMappings(p),
 	}
+	if config.RuntimeHandler, err = e.handler(p); err != nil {
+		return nil, "", err
+	}
 	if !p.Spec.HostNetwork {
 		if config.Hostname, err = hosts.KernelHostname(p, e.cfg.Cluster.Domain); err != nil {
 			return nil, "", err
@@ -42,6 +45,22 @@ func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32,
 		}
 	}
 	return config, complaint, nil
+}
+
+// handler is the runtime's handler for the pod's runtime class.
+func (e *Executor) handler(p *v1.Pod) (string, error) {
+	name := p.Spec.RuntimeClassName
+	if name == nil || e.cfg.RuntimeClass == nil {
+		return "", nil
+	}
+	class, err := e.cfg.RuntimeClass(*name)
+	if err != nil {
+		return "", err
+	}
+	if class == nil {
+		return "", fmt.Errorf("runtime class %q is not known to this node", *name)
+	}
+	return class.Handler, nil
 }
 
 func (e *Executor) nodeResolver() (hosts.Resolver, error) {

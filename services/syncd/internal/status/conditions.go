@@ -19,6 +19,7 @@ const (
 	reasonPodFailed       = "PodFailed"
 	reasonGatesNotReady   = "ReadinessGatesNotReady"
 	reasonTermination     = "TerminationByKubelet"
+	reasonRestartingAll   = "RestartAllContainersStarted"
 	conditionReadyToStart = v1.PodReadyToStartContainers
 )
 
@@ -35,6 +36,9 @@ func (in *Input) conditions(s *v1.PodStatus) []v1.PodCondition {
 	if stop := in.Plan.Stop; stop != nil && stop.Reason == plan.ReasonEvicted && in.Plan.Phase == plan.Terminated {
 		list = append(list, v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: reasonTermination, Message: stop.Message})
 	}
+	if in.RestartingAll() {
+		list = append(list, v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue, Reason: reasonRestartingAll})
+	}
 	for i := range list {
 		in.stamp(&list[i])
 	}
@@ -42,12 +46,18 @@ func (in *Input) conditions(s *v1.PodStatus) []v1.PodCondition {
 		return list
 	}
 	for _, old := range in.Previous.Conditions {
+		if ours(old.Type) {
+			continue // it is over
+		}
 		if !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == old.Type }) {
 			list = append(list, old)
 		}
 	}
 	return list
 }
+
+// ours says whether the condition is one that is only there while it holds.
+func ours(t v1.PodConditionType) bool { return t == v1.AllContainersRestarting }
 
 // stamp sets the transition time: that of the previous condition if its status is the same.
 func (in *Input) stamp(c *v1.PodCondition) {

@@ -53,6 +53,10 @@ func (in *Input) describe(s *v1.ContainerStatus, c *pod.Container) {
 	if s.ImageID = c.ImageRef; s.ImageID == "" {
 		s.ImageID = c.ImageID
 	}
+	if c.StopSignal != "" {
+		signal := v1.Signal(c.StopSignal)
+		s.StopSignal = &signal
+	}
 	if u := c.User; u != nil {
 		s.User = &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: u.UID, GID: u.GID, SupplementalGroups: u.SupplementalGroups}}
 	}
@@ -137,6 +141,9 @@ func (in *Input) terminated(c *pod.Container) *v1.ContainerStateTerminated {
 	}
 	if t.Message == "" {
 		t.Message = c.Message
+	}
+	if c.ExitCode != 0 && in.Past(c) && c.FinishedAt.After(in.RestartedAllAt()) {
+		t.Reason = ReasonRestartingAllContainers
 	}
 	if t.Reason == "" {
 		t.Reason = ReasonError

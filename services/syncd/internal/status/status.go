@@ -36,6 +36,8 @@ const (
 	ReasonCompleted              = "Completed"
 	ReasonError                  = "Error"
 	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
+	// ReasonRestartingAllContainers: it was killed because another container asked for a restart of all.
+	ReasonRestartingAllContainers = "RestartingAllContainers"
 )
 
 // Make returns the pod's status.

@@ -212,7 +212,7 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 		}
 		now := w.m.deps.Now()
 		var hookErr error
-		if spec := findContainer(r.Pod, r.Container); spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
+		if spec := pod.FindContainer(r.Pod, r.Container); spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
 			// The container runs: say so before the hook has ended, which may take its time.
 			w.post(func(n *news) {
 				n.results = append(n.results, func(w *worker) { w.view.sawContainer(c, now) })
@@ -251,7 +251,7 @@ func (w *worker) startFailed(r StartRequest, err error) {
 // forgetImages makes sure that the container's image, and those that it mounts, are looked at before it is tried again: they may be gone.
 func (w *worker) forgetImages(container string) {
 	delete(w.images, container)
-	if c := findContainer(w.pod, container); c != nil {
+	if c := pod.FindContainer(w.pod, container); c != nil {
 		for i := range c.VolumeMounts {
 			delete(w.images, plan.VolumeImage(c.VolumeMounts[i].Name))
 		}
@@ -419,18 +419,6 @@ func (w *worker) removeRecord() func(context.Context) func(*worker) {
 
 func (w *worker) event(container, eventType, reason, message string) {
 	w.m.deps.Events.PodEvent(w.pod, container, eventType, reason, message)
-}
-
-// findContainer returns the container's spec, nil when there is none.
-func findContainer(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // parentOf is the trace that things made now belong to.

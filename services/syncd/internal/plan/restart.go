@@ -1,0 +1,142 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/pod"
+)
+
+// policy is the restart policy that holds for the container: its own, else the pod's. An init container that is no sidecar is never
+// started again once it has succeeded, so that Always means OnFailure for it.
+func (in *Input) policy(spec *v1.Container) v1.RestartPolicy {
+	if spec.RestartPolicy != nil {
+		return v1.RestartPolicy(*spec.RestartPolicy)
+	}
+	return in.Pod.Spec.RestartPolicy
+}
+
+// rule returns the action of the first restart rule that fits the end of the container, "" when none does. The end of a container that
+// was killed in order to restart it says nothing.
+func (in *Input) rule(spec *v1.Container, dead *pod.Container) v1.ContainerRestartRuleAction {
+	if in.Killed[dead.ID] {
+		return ""
+	}
+	for i := range spec.RestartPolicyRules {
+		r := &spec.RestartPolicyRules[i]
+		if r.ExitCodes == nil {
+			continue
+		}
+		among := slices.Contains(r.ExitCodes.Values, dead.ExitCode)
+		if among == (r.ExitCodes.Operator == v1.ContainerRestartRuleOnExitCodesOpIn) {
+			return r.Action
+		}
+	}
+	return ""
+}
+
+// mayRestart says whether the container may run again after this end.
+func (in *Input) mayRestart(spec *v1.Container, dead *pod.Container) bool {
+	if in.rule(spec, dead) != "" {
+		return true
+	}
+	switch in.policy(spec) {
+	case v1.RestartPolicyNever:
+		return false
+	case v1.RestartPolicyOnFailure:
+		return !succeeded(dead) || in.Killed[dead.ID]
+	default:
+		return true
+	}
+}
+
+// neverRestarts says whether no container of the pod may ever run twice.
+func (in *Input) neverRestarts() bool {
+	if in.Pod.Spec.RestartPolicy != v1.RestartPolicyNever {
+		return false
+	}
+	for _, list := range [][]v1.Container{in.Pod.Spec.Containers, in.Pod.Spec.InitContainers} {
+		for i := range list {
+			c := &list[i]
+			if len(c.RestartPolicyRules) > 0 || (in.policy(c) != v1.RestartPolicyNever && !IsSidecar(c)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// restartedAll returns the container whose end last asked for a restart of all containers, nil when there is none. Until its back-off is over it
+// is as if it had not asked.
+func (in *Input) restartedAll() *pod.Container {
+	if in.Phase != Syncing {
+		return nil
+	}
+	var last *pod.Container
+	for _, list := range [][]v1.Container{in.Pod.Spec.Containers, in.Pod.Spec.InitContainers} {
+		for i := range list {
+			spec := &list[i]
+			if !slices.ContainsFunc(spec.RestartPolicyRules, isRestartAll) {
+				continue
+			}
+			for j := range in.Runtime.Containers {
+				c := &in.Runtime.Containers[j]
+				if c.Name != spec.Name || c.State != pod.ContainerExited || in.rule(spec, c) != v1.ContainerRestartRuleActionRestartAllContainers {
+					continue
+				}
+				due, _ := in.restartDelay(spec, c)
+				if !in.Now.Before(c.FinishedAt.Add(due)) && (last == nil || c.FinishedAt.After(last.FinishedAt)) {
+					last = c
+				}
+			}
+		}
+	}
+	return last
+}
+
+func isRestartAll(r v1.ContainerRestartRule) bool {
+	return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+}
+
+// RestartedAllAt is the moment at which the pod began anew: containers that were created before count no more. Zero when it never did.
+func (in *Input) RestartedAllAt() time.Time {
+	if c := in.restartedAll(); c != nil {
+		return c.FinishedAt
+	}
+	return time.Time{}
+}
+
+// Past says whether the container is of the time before all were restarted.
+func (in *Input) Past(c *pod.Container) bool { return c.CreatedAt.Before(in.RestartedAllAt()) }
+
+// RestartingAll says whether containers of the time before all were restarted have no successor yet.
+func (in *Input) RestartingAll() bool {
+	epoch := in.RestartedAllAt()
+	if epoch.IsZero() {
+		return false
+	}
+	seen := make(map[string]bool)
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		if seen[c.Name] || in.Interrupted(c) {
+			continue
+		}
+		seen[c.Name] = true
+		if c.CreatedAt.Before(epoch) {
+			return true
+		}
+	}
+	return false
+}
+
+// delayAfterRestartAll is the back-off to put on the container that made all restart; the others start without one.
+func (in *Input) delayAfterRestartAll(spec *v1.Container) time.Duration {
+	c := in.restartedAll()
+	if c == nil || c.Name != spec.Name {
+		return 0
+	}
+	_, next := in.restartDelay(spec, c)
+	return next
+}
