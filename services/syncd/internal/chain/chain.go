@@ -32,7 +32,9 @@ type Decided struct {
 type Reported struct {
 	Sequence uint64
 	Event    *v1.Event
-	Trace    string // traceparent
+	// At is when it was stored first: an Event's own times have no more than seconds. Zero: take those.
+	At    time.Time
+	Trace string // traceparent
 }
 
 // Input is all that is known of one pod.
@@ -114,7 +116,7 @@ func (c *composer) sorted(in Input) []item {
 		}
 	}
 	for i := range in.Events {
-		items = append(items, item{at: eventTime(in.Events[i].Event), rank: 3, reported: &in.Events[i]})
+		items = append(items, item{at: in.Events[i].time(), rank: 3, reported: &in.Events[i]})
 	}
 	slices.SortStableFunc(items, func(a, b item) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.rank, b.rank)) })
 	return items

@@ -87,13 +87,19 @@ func told(e *v1.Event) bool {
 	switch e.Reason {
 	case "Created", "Started", "Killing", "SandboxChanged", "BackOff", "FailedCreatePodSandBox", "FailedKillPod", "FailedPostStartHook":
 		return true
+	case "Pulled":
+		return strings.Contains(e.Message, "already present")
 	case "Failed":
 		return strings.HasPrefix(e.Message, "Error: ")
 	}
 	return false
 }
 
-func eventTime(e *v1.Event) time.Time {
+func (r *Reported) time() time.Time {
+	e := r.Event
+	if !r.At.IsZero() {
+		return r.At
+	}
 	if !e.FirstTimestamp.IsZero() {
 		return e.FirstTimestamp.Time
 	}
@@ -113,7 +119,7 @@ func (c *composer) report(r *Reported) {
 	if e.ReportingController != "" {
 		text += " [" + e.ReportingController + "]"
 	}
-	c.begin(fieldContainer(e.InvolvedObject.FieldPath), step(KindReport, text, fmt.Sprintf("EVENTS/%d", r.Sequence), timestamppb.New(eventTime(e)), r.Trace))
+	c.begin(fieldContainer(e.InvolvedObject.FieldPath), step(KindReport, text, fmt.Sprintf("EVENTS/%d", r.Sequence), timestamppb.New(r.time()), r.Trace))
 }
 
 // fieldContainer is the container in a field path such as spec.containers{web}.

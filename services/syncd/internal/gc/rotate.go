@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	// stampFormat sorts by time; it is in UTC, which never goes back.
 	stampFormat    = "20060102-150405"
 	compressedTail = ".gz"
 	unfinishedTail = ".tmp"
@@ -35,7 +36,7 @@ func (c *Collector) rotate(ctx context.Context, f logFile) error {
 	if err := c.tidy(f.path, c.cfg.Files-2); err != nil {
 		return err
 	}
-	aside := f.path + "." + c.now().Format(stampFormat)
+	aside := f.path + "." + c.now().UTC().Format(stampFormat)
 	if err := os.Rename(f.path, aside); err != nil {
 		return fmt.Errorf("move the log %s aside: %w", f.path, err)
 	}

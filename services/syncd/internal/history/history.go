@@ -216,8 +216,9 @@ func (q *question) read(ctx context.Context) (chain.Input, error) {
 		if json.Unmarshal(m.Data, e) != nil || !q.belongs(e.InvolvedObject.Namespace, e.InvolvedObject.Name) {
 			return
 		}
-		r := chain.Reported{Sequence: m.Sequence, Event: e, Trace: telemetry.Traceparent(m.Context(ctx))}
+		r := chain.Reported{Sequence: m.Sequence, Event: e, At: m.Time, Trace: telemetry.Traceparent(m.Context(ctx))}
 		if i, known := newest[e.Name]; known {
+			r.At = in.Events[i].At
 			in.Events[i] = r
 			return
 		}

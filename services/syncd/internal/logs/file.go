@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
@@ -35,6 +34,8 @@ type file struct {
 	// rest is the beginning of a line that is not written to its end yet; cut says that its begin was given out already.
 	rest []byte
 	cut  *head
+	// last is the time of the last record that was read.
+	last []byte
 	over func() bool
 }
 
@@ -57,11 +58,7 @@ func (l *file) reopen() error {
 	if err != nil {
 		return err
 	}
-	if l.f != nil {
-		_ = l.f.Close() // opened for reading
-	}
-	l.f, l.rest, l.cut = f, nil, nil
-	l.r = bufio.NewReaderSize(f, bufferBytes)
+	l.use(f, f)
 	return nil
 }
 
@@ -117,8 +114,8 @@ func (l *file) copy(ctx context.Context, out *output, follow bool, changes <-cha
 			return err
 		}
 		if rotated {
-			if err := l.reopen(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("open log after rotation: %w", err)
+			if err := l.goOn(ctx, out); err != nil {
+				return err
 			}
 			continue
 		}
@@ -189,7 +186,7 @@ func (l *file) take(chunk []byte, ends bool, out *output) error {
 			return nil // not a log line: the runtime's own trouble, as after a full disk
 		}
 	}
-	l.cut = nil
+	l.cut, l.last = nil, append(l.last[:0], h.time...)
 	if !ends {
 		l.cut = &head{time: bytes.Clone(h.time), full: h.full}
 	}

@@ -1,6 +1,8 @@
 package logs_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -315,6 +317,87 @@ func TestFollowOverRotationToTheEnd(t *testing.T) {
 	r.statuses.set(v1.ContainerStatus{State: terminated})
 	f.expect("last words\n")
 	f.ends()
+}
+
+// TestFollowMissesNoRotation holds a reader up while its log is rotated three times and the older files are compressed.
+func TestFollowMissesNoRotation(t *testing.T) {
+	for _, compressedToo := range []bool{false, true} {
+		r := newRig(t)
+		r.write("0.log", line(1, "F", "one"))
+		held, got := make(chan struct{}), make(chan string, 64)
+		first := make(chan struct{})
+		done := make(chan error, 1)
+		go func() {
+			begun := false
+			done <- r.reader.Stream(t.Context(), pod(), &podplanev1.PodLogRequest{Follow: true}, func(data []byte) error {
+				if data == nil {
+					return nil
+				}
+				if !begun {
+					begun = true
+					close(first)
+					<-held
+				}
+				got <- string(data)
+				return nil
+			})
+		}()
+		<-first
+		rotate := func(second int) {
+			if err := os.Rename(filepath.Join(r.dir, "0.log"), filepath.Join(r.dir, fmt.Sprintf("0.log.20260102-0304%02d", second))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.write("0.log", line(2, "F", "two"))
+		rotate(2)
+		r.write("0.log", line(3, "F", "three"))
+		rotate(3)
+		r.write("0.log", line(4, "F", "four")+line(5, "P", "fi"))
+		rotate(5)
+		r.write("0.log", line(6, "F", "ve")+line(7, "F", "six"))
+		if compressedToo {
+			r.compress("0.log.20260102-030402")
+			r.compress("0.log.20260102-030403")
+		}
+		r.write("0.log.20260102-030405.gz.tmp", "half of it")
+		close(held)
+		want, all := "one\ntwo\nthree\nfour\nfive\nsix\n", ""
+		for deadline := time.After(10 * time.Second); all != want; {
+			select {
+			case d := <-got:
+				all += d
+			case err := <-done:
+				t.Fatalf("it ended with %v after %q", err, all)
+			case <-deadline:
+				t.Fatalf("compressed %v: got %q, want %q", compressedToo, all, want)
+			}
+		}
+		r.statuses.set(v1.ContainerStatus{State: terminated})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// compress does what the rotation does with older files.
+func (r *rig) compress(name string) {
+	r.t.Helper()
+	data, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write(data); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.write(name+".gz", b.String())
+	if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func TestFollowWhatHasEnded(t *testing.T) {

@@ -142,14 +142,18 @@ func (e *Executor) remove(ctx context.Context, uid string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	dir := e.PodDir(uid)
-	err := errors.Join(removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")), removeEmpty(dir))
-	cgroups, driverErr := e.cgroups(ctx)
-	if driverErr != nil {
-		return driverErr
+	cgroups, err := e.cgroups(ctx)
+	if err != nil {
+		return err
 	}
 	for _, cgroup := range cgroups.paths(uid) {
 		err = errors.Join(err, removeCgroup(cgroup))
+	}
+	// The pod's directory is made before anything else of it and goes last: as long as something is left, it is found by it.
+	dir := e.PodDir(uid)
+	err = errors.Join(err, removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")))
+	if err == nil {
+		err = removeEmpty(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("remove what pod %s left on the node: %w", uid, err)
