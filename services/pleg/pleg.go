@@ -28,7 +28,7 @@ type Config struct {
 	daemon.Config
 	RelistPeriod         time.Duration `json:"relistPeriod" usage:"time between relists beside a working event stream"`
 	RelistFallbackPeriod time.Duration `json:"relistFallbackPeriod" usage:"time between relists without an event stream"`
-	RuntimeHealthTimeout time.Duration `json:"runtimeHealthTimeout" usage:"how long the runtime may leave health checks unanswered before it is not ready"`
+	RuntimeHealthTimeout time.Duration `json:"runtimeHealthTimeout" usage:"how long the runtime may leave everything unanswered before it is not ready"`
 	JournalMaxAge        time.Duration `json:"journalMaxAge" usage:"how long lifecycle events are kept"`
 	JournalMaxBytes      int64         `json:"journalMaxBytes" usage:"how many bytes of lifecycle events are kept"`
 }
@@ -37,7 +37,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Config: daemon.DefaultConfig(), RelistPeriod: time.Minute, RelistFallbackPeriod: time.Second,
-		RuntimeHealthTimeout: 30 * time.Second, JournalMaxAge: 24 * time.Hour, JournalMaxBytes: 64 << 20,
+		RuntimeHealthTimeout: 3 * time.Minute, JournalMaxAge: 24 * time.Hour, JournalMaxBytes: 64 << 20,
 	}
 }
 
@@ -134,7 +134,7 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 	deps.Go("publisher", publisher.Run)
 	loop := relist.New(runtime, publisher, published.Pods, published.Horizon, relist.Options{
 		Period: cfg.RelistPeriod, FallbackPeriod: cfg.RelistFallbackPeriod, Log: deps.Log, Registry: deps.Registry,
-		OnStream: checker.StreamChanged, OnStuck: func(stuck []relist.Stuck) { checker.SetNote(note(stuck)) },
+		OnStream: checker.StreamChanged, OnAnswer: checker.Answered, OnStuck: func(stuck []relist.Stuck) { checker.SetNote(note(stuck)) },
 	})
 	deps.Go("relist", loop.Run)
 	<-ctx.Done()

@@ -86,7 +86,11 @@ func printWhy(w io.Writer, data []byte, output string) error {
 	}
 	now := time.Now()
 	for _, x := range y.Waiting {
-		fmt.Fprintf(w, "now: waits %s for %s %s: %s%s\n", waitedFor(x.Since, now), x.Step, x.Resource, x.Message, inTrace(y.TraceID))
+		what := x.Step
+		if x.Resource != x.Step {
+			what += " " + x.Resource
+		}
+		fmt.Fprintf(w, "now: waits %s for %s: %s%s\n", waitedFor(x.Since, now), what, x.Message, inTrace(y.TraceID))
 	}
 	for _, x := range y.Missing {
 		fmt.Fprintf(w, "missing: %s\n", x)

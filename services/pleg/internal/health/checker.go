@@ -15,7 +15,7 @@ import (
 
 const (
 	defaultPeriod  = 5 * time.Second
-	defaultTimeout = 30 * time.Second
+	defaultTimeout = 3 * time.Minute
 	heartbeat      = 8 * time.Second // and the rest of a period: at most 10 s with defaults
 	retryPeriod    = 500 * time.Millisecond
 	maxCheck       = 10 * time.Second
@@ -36,7 +36,7 @@ type Options struct {
 	Node string
 	// Period is the time between checks while all is well, default 5 s.
 	Period time.Duration
-	// Timeout is how long the runtime may leave checks unanswered, default 30 s.
+	// Timeout is how long the runtime may leave checks unanswered, default 3 min.
 	Timeout time.Duration
 	// Previous are the records of an earlier process, by type: their times of transition stay.
 	Previous map[string]*podplanev1.ConditionRecord
@@ -53,6 +53,8 @@ type Checker struct {
 	mu     sync.Mutex
 	broken bool   // the stream broke and no check has looked at it
 	note   string // goes into the message of RuntimeReady
+	// answered is when the runtime last answered anybody else.
+	answered time.Time
 
 	// What follows belongs to Run.
 	state     state
@@ -97,6 +99,15 @@ func (c *Checker) SetNote(note string) {
 	c.mu.Unlock()
 	if changed {
 		c.wake()
+	}
+}
+
+// Answered says that the runtime answered another call: as a whole it is there, even if it leaves checks unanswered.
+func (c *Checker) Answered(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.After(c.answered) {
+		c.answered = now
 	}
 }
 
@@ -145,6 +156,11 @@ func (c *Checker) check(ctx context.Context) bool {
 		return false
 	}
 	now := time.Now()
+	c.mu.Lock()
+	if c.answered.After(c.state.since) {
+		c.state.since = c.answered
+	}
+	c.mu.Unlock()
 	next, runtime, network, known := judge(c.state, status, err, c.opts.Timeout, now)
 	c.state = next
 	if !known {

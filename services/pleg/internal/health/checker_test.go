@@ -196,6 +196,26 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
+// TestAnotherAnswerCounts: a runtime that leaves the checks unanswered and answers others is there.
+func TestAnotherAnswerCounts(t *testing.T) {
+	rt := &runtime{status: ready(true, true)}
+	bubble(t, rt, health.Options{Timeout: 30 * time.Second}, func(c *health.Checker, out *conditions) {
+		sleep(time.Second)
+		rt.set(func(r *runtime) { r.hang = true })
+		for range 10 {
+			sleep(20 * time.Second)
+			c.Answered(time.Now())
+			if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.True {
+				t.Fatalf("not ready, although it answers: %v", r)
+			}
+		}
+		sleep(45 * time.Second)
+		if r := out.get(bus.ConditionRuntimeReady); r.GetStatus() != health.False || r.GetReason() != health.ReasonNoAnswer {
+			t.Fatalf("after 45 s without any answer: %v", r)
+		}
+	})
+}
+
 // TestNothingBeforeFirstObservation: a runtime that never answered is only judged after two failures or the timeout.
 func TestNothingBeforeFirstObservation(t *testing.T) {
 	rt := &runtime{hang: true}

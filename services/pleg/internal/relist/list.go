@@ -40,6 +40,7 @@ func (l *Loop) onList(r *listResult) {
 	missed := false
 	if r.err == nil {
 		l.metrics.seen(r.end)
+		l.opts.OnAnswer(r.end)
 		missed = l.compare(r)
 	}
 	l.noteListError(r.err)
@@ -145,6 +146,7 @@ func (l *Loop) onInspect(r *inspectResult) {
 	_, partial := errors.AsType[*cri.InspectError](r.err)
 	switch {
 	case r.err == nil:
+		l.opts.OnAnswer(r.end)
 		e.backoff, e.retryAt = 0, time.Time{}
 		l.unstick(r.uid, r.end)
 		l.apply(e, obs)

@@ -40,6 +40,8 @@ type Options struct {
 	Parallel int
 	// OnStream is told when the stream is lost (with the reason) or opened (nil). It must not block.
 	OnStream func(err error)
+	// OnAnswer is told of each answer of the runtime and of each event. It must not block.
+	OnAnswer func(at time.Time)
 	// OnStuck is told which pods' inspections hang, whenever that changes. It must not block.
 	OnStuck  func([]Stuck)
 	Log      *slog.Logger
@@ -74,6 +76,9 @@ func (o *Options) setDefaults() {
 	setDefault(&o.Parallel, 16)
 	if o.OnStream == nil {
 		o.OnStream = func(error) {}
+	}
+	if o.OnAnswer == nil {
+		o.OnAnswer = func(time.Time) {}
 	}
 	if o.OnStuck == nil {
 		o.OnStuck = func([]Stuck) {}
@@ -261,6 +266,7 @@ func (l *Loop) onStream(err error) {
 // onEvent publishes from the payload, and has the pod inspected when the payload does not tell all.
 func (l *Loop) onEvent(e *cri.Event, now time.Time) {
 	l.metrics.seen(now)
+	l.opts.OnAnswer(now)
 	uid := e.PodUID()
 	if uid == "" {
 		uid = l.owners[e.ID]
