@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,7 +90,7 @@ func (s *stack) startAll(ctx context.Context) error {
 	forkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.forks = cancel
 	s.sup = supervise.New(forkCtx, func(e supervise.Exit) {
-		s.say("%s ended (%s); starting it again in %s; its log: %s\n", e.Name, exitText(e.Err), e.Restart, s.logFile(e.Name))
+		s.say("%s ended (%s); starting it again in %s; its log: %s%s\n", e.Name, exitText(e.Err), e.Restart, s.logFile(e.Name), lastWords(s.logFile(e.Name)))
 	})
 	if err := s.startBus(); err != nil {
 		return err
@@ -112,6 +113,33 @@ func exitText(err error) string {
 		return "exit status 0"
 	}
 	return err.Error()
+}
+
+// maxLastWords bounds what is repeated of a log.
+const maxLastWords = 4 << 10
+
+// lastWords is the last line of a log, which says why a process ended that had a reason; empty where there is none.
+func lastWords(file string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }() // only read
+	if _, err := f.Seek(-maxLastWords, io.SeekEnd); err != nil {
+		_, _ = f.Seek(0, io.SeekStart) // it is shorter
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxLastWords))
+	if err != nil {
+		return ""
+	}
+	text := strings.TrimSpace(string(data))
+	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	if text == "" {
+		return ""
+	}
+	return "; its last line: " + text
 }
 
 // keep keeps a child running until stop.
