@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podplane/podplane/services/syncd/internal/images"
 )
 
@@ -69,6 +71,31 @@ func FuzzReference(f *testing.F) {
 		again, err := images.Repository(got)
 		if err != nil || again != got {
 			t.Errorf("%q is of repository %q, which is of %q: %v", image, got, again, err)
+		}
+	})
+}
+
+// FuzzPullSecret: whatever a Secret holds, an error does not tell it, and credentials for a path are for nothing beside it.
+func FuzzPullSecret(f *testing.F) {
+	f.Add(true, []byte(`{"auths":{"https://reg.example/v2/team":{"auth":"bWU6c2VjcmV0"}}}`))
+	f.Add(false, []byte(`{"reg.example":{"username":"me","password":"secret"}}`))
+	f.Add(true, []byte(`{"auths":{"[a":{"auth":"?"}}}`))
+	f.Fuzz(func(t *testing.T, modern bool, raw []byte) {
+		key := v1.DockerConfigKey
+		if modern {
+			key = v1.DockerConfigJsonKey
+		}
+		patterns, err := images.Patterns(&v1.Secret{Data: map[string][]byte{key: raw}})
+		if err != nil {
+			if len(raw) > 8 && strings.Contains(err.Error(), string(raw)) {
+				t.Errorf("the error tells the content: %v", err)
+			}
+			return
+		}
+		for _, p := range patterns {
+			if images.MatchesRegistry(p, "host.of.nobody.example/a/b") && !strings.ContainsAny(p, "*?[") && p != "host.of.nobody.example" && p != "host.of.nobody.example/a" && p != "host.of.nobody.example/a/b" {
+				t.Errorf("%q matches", p)
+			}
 		}
 	})
 }
