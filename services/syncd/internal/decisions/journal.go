@@ -284,7 +284,7 @@ func (j *Journal) try(ctx context.Context, id string, rec *podplanev1.DecisionsR
 	if err != nil {
 		return errors.Join(fault.New(fault.Invalid, "encode the decisions for pod %s", rec.GetUid()), err)
 	}
-	ctx = telemetry.ContextWithTraceparent(ctx, rec.GetTrace().GetTraceparent())
+	ctx = telemetry.ContextWithRecord(ctx, rec)
 	_, _, err = j.stream.Publish(ctx, bus.Message{
 		Subject: bus.DecisionsSubject(j.node, rec.GetUid(), rec.GetNamespace(), rec.GetName()), ID: id, Data: data,
 	})
