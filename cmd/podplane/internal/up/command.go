@@ -21,6 +21,9 @@ func upCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if err := cfg.recall(cmd.Flags().Changed); err != nil {
+				return err
+			}
 			return Run(ctx, cfg, cmd.OutOrStdout())
 		},
 	}
@@ -48,6 +51,9 @@ func downCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if err := cfg.recall(cmd.Flags().Changed); err != nil {
+				return err
+			}
 			return Down(ctx, cfg, pods, cmd.OutOrStdout())
 		},
 	}

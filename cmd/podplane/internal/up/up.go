@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,6 +38,12 @@ func (s *stack) writeInfo() error {
 
 // Run starts everything, says where it is, and keeps it running until ctx ends.
 func Run(ctx context.Context, cfg Config, out io.Writer) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if err := cfg.remember(); err != nil {
+		return err
+	}
 	s, err := start(ctx, cfg, out)
 	if err != nil {
 		return err
@@ -99,5 +106,5 @@ func removePods(ctx context.Context, cfg Config, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "removed %d pods\n", n)
-	return own.stopRuntime(ctx)
+	return errors.Join(own.stopRuntime(ctx), cfg.forget())
 }
