@@ -108,6 +108,7 @@ func testSteps(ctx context.Context, t *testing.T, traceID string, first *corev1.
 	t.Run("kills", func(t *testing.T) { testKills(ctx, t, first) })
 	t.Run("containerd killed", func(t *testing.T) { testContainerdKilled(ctx, t) })
 	t.Run("runtime killed", func(t *testing.T) { testRuntimeKilled(ctx, t) })
+	t.Run("sandbox killed", func(t *testing.T) { testSandboxKilled(ctx, t) })
 }
 
 // testTrace finds one trace that spans every service and the runtime.
@@ -312,6 +313,14 @@ func testRuntimeKilled(ctx context.Context, t *testing.T) {
 	if after.Status.ContainerStatuses[0].RestartCount == 0 {
 		t.Errorf("the container started again without counting: %+v", after.Status.ContainerStatuses[0])
 	}
+}
+
+// testSandboxKilled ends what holds the namespaces, and does what docs/compose.md says about it.
+func testSandboxKilled(ctx context.Context, t *testing.T) {
+	before := ready(ctx, t, "").Status.ContainerStatuses[0].ContainerID
+	killOnly(ctx, t, "sandbox")
+	must(t)(compose(ctx, "up", "-d", "--wait", "--wait-timeout", "180", "--force-recreate", "--no-deps", "sandbox", "runtime", "syncd", "prober", "volumed"))
+	ready(ctx, t, before)
 }
 
 // kill ends a container's first process, as the kernel might, and waits until Docker has started it again and it is well.

@@ -72,6 +72,7 @@ func TestHostRuntime(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	must(t)(compose(ctx, "build"))
 	began := time.Now()
 	if err := host("up", "-d", "--wait", "--wait-timeout", "120"); err != nil {
 		t.Fatal(err)

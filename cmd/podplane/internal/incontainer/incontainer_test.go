@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,12 +57,21 @@ func startOwner(t *testing.T, socket, dir string) *exec.Cmd {
 	owner := exec.Command("/proc/self/exe", "give", socket, dir)
 	owner.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	owner.Stderr = os.Stderr
-	if err := owner.Start(); err != nil {
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		// It is killed when the thread that started it ends: that must not be one that joins a namespace.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- owner.Start()
+		<-done
+	}()
+	if err := <-started; err != nil {
 		t.Fatalf("start the owner of a mount namespace (as root): %v", err)
 	}
 	t.Cleanup(func() {
 		_ = owner.Process.Kill() // it may have ended
 		_ = owner.Wait()
+		close(done)
 	})
 	return owner
 }
