@@ -54,7 +54,7 @@ func TestWhatACallTurnedOutToBeAbout(t *testing.T) {
 	for _, s := range recorder.Ended() {
 		attrs := map[string]string{}
 		for _, a := range s.Attributes() {
-			attrs[string(a.Key)] = a.Value.Emit()
+			attrs[string(a.Key)] = a.Value.String()
 		}
 		key := s.Name() + " " + s.SpanKind().String()
 		switch {

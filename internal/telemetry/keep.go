@@ -189,7 +189,7 @@ func failed(s sdktrace.ReadOnlySpan) bool {
 	}
 	for _, a := range s.Attributes() {
 		if a.Key == rpcStatus || a.Key == rpcResponseStatus {
-			return !slices.Contains(callersFault, a.Value.Emit())
+			return !slices.Contains(callersFault, a.Value.String())
 		}
 	}
 	return true
