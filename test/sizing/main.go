@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,7 +63,9 @@ func run(ctx context.Context, rest time.Duration) (err error) {
 		defer cancel()
 		err = errors.Join(err, rt.Close(), hostruntime.Purge(ending, rc))
 	}()
-	s, err := harness.New(harness.Options{CRIEndpoint: rt.Endpoint(), Node: "sizing", Root: filepath.Join(dir, "podplane"), CgroupRoot: fmt.Sprintf("/podplane-sizing-%d", os.Getpid())})
+	cgroup := fmt.Sprintf("/podplane-sizing-%d", os.Getpid())
+	defer func() { err = errors.Join(err, removeCgroups(cgroup)) }()
+	s, err := harness.New(harness.Options{CRIEndpoint: rt.Endpoint(), Node: "sizing", Root: filepath.Join(dir, "podplane"), CgroupRoot: cgroup})
 	if err != nil {
 		return err
 	}
@@ -94,6 +97,32 @@ func run(ctx context.Context, rest time.Duration) (err error) {
 		have = pods
 	}
 	return nil
+}
+
+// removeCgroups removes what is left of a cgroup, empty by now, in every hierarchy, the deepest first.
+func removeCgroups(name string) error {
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		tops, err := filepath.Glob(pattern + name)
+		if err != nil {
+			return err
+		}
+		for _, top := range tops {
+			if err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					found = append(found, path)
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for _, path := range slices.Backward(found) {
+		errs = append(errs, os.Remove(path))
+	}
+	return errors.Join(errs...)
 }
 
 // grow starts pods until there are so many, and waits until all are Ready.
