@@ -33,6 +33,7 @@ const (
 	BucketProbes     = "probes"
 	BucketConditions = "conditions"
 	BucketEvictions  = "evictions"
+	BucketNodes      = "nodes"
 	BucketServices   = "services"
 	BucketLeases     = "leases"
 
@@ -112,6 +113,12 @@ func LeaseKey(service, node, what string) string { return Key(service, node, wha
 // LeasePattern matches the leases of a service on a node.
 func LeasePattern(service, node string) string { return Key(service, node) + ".*" }
 
+// AllKeys matches every key of a bucket, of whichever node.
+const AllKeys = ">"
+
+// NodeKey is the key of what a node says about itself.
+func NodeKey(node string) string { return Token(node) }
+
 // NodePattern matches every key of a node.
 func NodePattern(node string) string { return Token(node) + ".>" }
 
@@ -132,6 +139,14 @@ func LifecycleSubject(node, uid, eventType string) string {
 // LifecyclePattern matches the lifecycle events of a node.
 func LifecyclePattern(node string) string { return lifecyclePrefix + Token(node) + ".>" }
 
+// LifecycleEverywhere matches the lifecycle events of every node, or of one pod on whichever node it is; uid may be empty.
+func LifecycleEverywhere(uid string) string {
+	if uid == "" {
+		return lifecyclePrefix + ">"
+	}
+	return lifecyclePrefix + "*." + Token(uid) + ".>"
+}
+
 // LifecyclePodPattern matches the lifecycle events of one pod.
 func LifecyclePodPattern(node, uid string) string { return lifecyclePrefix + Key(node, uid) + ".>" }
 
@@ -140,6 +155,9 @@ func EventSubject(node, uid, reason string) string { return eventsPrefix + Key(n
 
 // EventPattern matches the Events of a node.
 func EventPattern(node string) string { return eventsPrefix + Token(node) + ".>" }
+
+// EventsEverywhere matches the Events of every node.
+func EventsEverywhere() string { return eventsPrefix + ">" }
 
 // EventPodPattern matches the Events about one pod.
 func EventPodPattern(node, uid string) string { return eventsPrefix + Key(node, uid) + ".>" }

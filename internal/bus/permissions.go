@@ -20,7 +20,7 @@ type declaration struct {
 func declared() []declaration {
 	return []declaration{
 		declare(Pods), declare(Objects), declare(Status), declare(Volumes), declare(Probes),
-		declare(Conditions), declare(Evictions), declare(Services), declare(Leases),
+		declare(Conditions), declare(Evictions), declare(Nodes), declare(Services), declare(Leases),
 		declareStream(Lifecycle), declareStream(Events), declareStream(Decisions),
 	}
 }

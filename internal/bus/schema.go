@@ -77,6 +77,12 @@ var (
 		UIDToken: 1, Durable: true, Fenced: true, MaxBytes: 16 * mib, MaxValueBytes: 64 * kib,
 		New: func() *podplanev1.EvictionRecord { return new(podplanev1.EvictionRecord) },
 	}
+	// Nodes are what each node says about itself.
+	Nodes = BucketSpec[*podplanev1.NodeRecord]{
+		Name: BucketNodes, Owner: ServiceSyncd, Writers: only(ServiceSyncd, "{node}"), Readers: []string{ServiceSyncd, ServiceCLI},
+		UIDToken: -1, MaxBytes: 16 * mib, MaxValueBytes: 256 * kib,
+		New: func() *podplanev1.NodeRecord { return new(podplanev1.NodeRecord) },
+	}
 	// Services are the registrations of running replicas; every service writes its own.
 	Services = BucketSpec[*podplanev1.ServiceRecord]{
 		Name: BucketServices, Writers: each("{service}.{node}.*"),

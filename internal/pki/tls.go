@@ -85,6 +85,21 @@ func (p *Process) Client(peer string) *tls.Config {
 	}
 }
 
+// Among gives the configuration of both ends of connections among processes of one name, such as the servers of the bus.
+func (p *Process) Among(name string) *tls.Config {
+	c := p.Server()
+	client := p.Client(name)
+	c.GetClientCertificate, c.InsecureSkipVerify = client.GetClientCertificate, true // as in Client
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		leaf, err := p.verify(s, x509.ExtKeyUsageAny)
+		if err != nil {
+			return err
+		}
+		return leaf.VerifyHostname(Name(name))
+	}
+	return c
+}
+
 // verify checks the other side's certificate, on resumed connections too.
 func (p *Process) verify(s tls.ConnectionState, usage x509.ExtKeyUsage) (*x509.Certificate, error) {
 	if len(s.PeerCertificates) == 0 {

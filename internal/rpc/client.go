@@ -39,6 +39,8 @@ const (
 type Options struct {
 	// WaitForReady replaces the constant of that name.
 	WaitForReady time.Duration
+	// AnyNode makes do with replicas of other nodes where the named one has none.
+	AnyNode bool
 	// TLS secures the connections and checks whose they are; nil: plain ones.
 	TLS *tls.Config
 	// Dial are added to the connection's options; tests use them.
@@ -54,7 +56,11 @@ func Dial(ctx context.Context, dir Directory, service, node string) (*grpc.Clien
 // DialWith is Dial with options.
 func DialWith(ctx context.Context, dir Directory, service, node string, o Options) (*grpc.ClientConn, error) {
 	r := &resolverBuilder{ctx: ctx, directory: dir}
-	return dial(target(service, node), service, o, grpc.WithResolvers(r), grpc.WithDefaultServiceConfig(serviceConfig(identity(service, node))))
+	meant := identity(service, node)
+	if o.AnyNode {
+		meant = identity(service, "")
+	}
+	return dial(target(service, node, o.AnyNode), service, o, grpc.WithResolvers(r), grpc.WithDefaultServiceConfig(serviceConfig(meant)))
 }
 
 // DialAddress makes a connection to a service at a known host:port.

@@ -13,7 +13,7 @@ import (
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 )
 
-// Scheme is that of targets which are found on the bus: nats:///syncd?node=n1.
+// Scheme is that of targets which are found on the bus: nats:///syncd?node=n1, or nats:///syncd?node=n1&else=any.
 const Scheme = "nats"
 
 // watchRetry is the pause before a watch that broke is begun again.
@@ -26,8 +26,12 @@ type Directory interface {
 	WatchServices(ctx context.Context, service string, f func([]*podplanev1.ServiceRecord)) error
 }
 
-func target(service, node string) string {
-	return (&url.URL{Scheme: Scheme, Path: "/" + service, RawQuery: url.Values{"node": {node}}.Encode()}).String()
+func target(service, node string, anyNode bool) string {
+	q := url.Values{"node": {node}}
+	if anyNode {
+		q.Set("else", "any")
+	}
+	return (&url.URL{Scheme: Scheme, Path: "/" + service, RawQuery: q.Encode()}).String()
 }
 
 type resolverBuilder struct {
@@ -41,7 +45,7 @@ func (b *resolverBuilder) Scheme() string { return Scheme }
 // Build starts the watch of one target.
 func (b *resolverBuilder) Build(t resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	ctx, cancel := context.WithCancel(b.ctx)
-	r := &busResolver{cc: cc, service: t.Endpoint(), node: t.URL.Query().Get("node"), cancel: cancel}
+	r := &busResolver{cc: cc, service: t.Endpoint(), node: t.URL.Query().Get("node"), anyNode: t.URL.Query().Get("else") == "any", cancel: cancel}
 	r.done.Go(func() { r.run(ctx, b.directory) })
 	return r, nil
 }
@@ -50,6 +54,7 @@ func (b *resolverBuilder) Build(t resolver.Target, cc resolver.ClientConn, _ res
 type busResolver struct {
 	cc            resolver.ClientConn
 	service, node string
+	anyNode       bool
 	cancel        context.CancelFunc
 	done          sync.WaitGroup
 }
@@ -71,7 +76,11 @@ func (r *busResolver) run(ctx context.Context, dir Directory) {
 // update hands the addresses to the channel, the youngest replica first; spares, which work on no shard, only when all are. An empty list takes the old ones away: a port that a dead
 // replica had may belong to somebody else by now. The channel's complaint about an empty list says nothing new.
 func (r *busResolver) update(records []*podplanev1.ServiceRecord) {
-	records = slices.DeleteFunc(slices.Clone(records), func(s *podplanev1.ServiceRecord) bool { return r.node != "" && s.GetNode() != r.node })
+	records = slices.Clone(records)
+	elsewhere := func(s *podplanev1.ServiceRecord) bool { return r.node != "" && s.GetNode() != r.node }
+	if here := slices.DeleteFunc(slices.Clone(records), elsewhere); len(here) > 0 || !r.anyNode {
+		records = here
+	}
 	if works := func(s *podplanev1.ServiceRecord) bool { return len(s.GetShards()) > 0 }; slices.ContainsFunc(records, works) {
 		records = slices.DeleteFunc(records, func(s *podplanev1.ServiceRecord) bool { return !works(s) })
 	}

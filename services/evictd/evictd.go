@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -172,7 +173,7 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) err
 		Node: deps.Node, Thresholds: thresholds, Transition: cfg.EvictionPressureTransition, Orders: orders, Conditions: conditions,
 		Log: deps.Log, Registry: deps.Registry,
 	})
-	service.leads.Store(api.NewEvictions(deps.Node, m, storedConditions(b.conditions), deps.Log))
+	service.leads.Store(api.NewEvictions(deps.Node, m, b.stored(), deps.Log))
 	deps.Go("pods", func(ctx context.Context) error { return follow(ctx, deps, table) })
 	deps.Go("volumes", func(ctx context.Context) error { return followVolumes(ctx, deps, table) })
 	deps.Go("images", gc.Run)
@@ -243,23 +244,31 @@ func statsAge(r prometheus.Registerer) func(time.Duration) {
 	return func(age time.Duration) { h.Observe(age.Seconds()) }
 }
 
-// storedConditions reads the conditions of all writers.
-func storedConditions(bucket *bus.Bucket[*podplanev1.ConditionRecord]) api.Stored {
-	return func(ctx context.Context, node string) ([]*podplanev1.ConditionRecord, error) {
-		pattern := ">"
-		if node != "" {
-			pattern = bus.NodePattern(node)
-		}
-		entries, err := bucket.List(ctx, pattern)
-		if err != nil {
-			return nil, err
-		}
-		list := make([]*podplanev1.ConditionRecord, 0, len(entries))
-		for _, e := range entries {
-			list = append(list, e.Value)
-		}
-		return list, nil
+// stored reads what all writers have stored.
+func (b buckets) stored() api.Stored {
+	return api.Stored{
+		Conditions: func(ctx context.Context, node string) ([]*podplanev1.ConditionRecord, error) {
+			return listed(ctx, b.conditions, node)
+		},
+		Orders: func(ctx context.Context, node string) ([]*podplanev1.EvictionRecord, error) { return listed(ctx, b.evictions, node) },
 	}
+}
+
+// listed gives the values of a node's records, or of all.
+func listed[T proto.Message](ctx context.Context, bucket *bus.Bucket[T], node string) ([]T, error) {
+	pattern := bus.AllKeys
+	if node != "" {
+		pattern = bus.NodePattern(node)
+	}
+	entries, err := bucket.List(ctx, pattern)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]T, 0, len(entries))
+	for _, e := range entries {
+		list = append(list, e.Value)
+	}
+	return list, nil
 }
 
 // retry repeats f while the bus is away, until ctx ends.

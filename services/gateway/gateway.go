@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/daemon"
@@ -51,7 +50,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	services := registry.New(bucket)
 	podplanev1.RegisterServiceServiceServer(deps.GRPC, services)
 	deps.HandleOps("GET /scrape-targets", services.Targets())
-	conns, err := dial(ctx, deps)
+	conns, err := dial(ctx, deps, services)
 	defer conns.close()
 	if err != nil {
 		return err
@@ -80,27 +79,4 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	deps.Serve()
 	<-ctx.Done()
 	return nil
-}
-
-// connections are those to the other services, by name.
-type connections map[string]*grpc.ClientConn
-
-func dial(ctx context.Context, deps daemon.Deps) (connections, error) {
-	c := connections{}
-	for _, service := range []string{bus.ServiceSyncd, bus.ServicePleg, bus.ServiceProber, bus.ServiceVolumed, bus.ServiceEvictd} {
-		conn, err := deps.Dial(ctx, service)
-		if err != nil {
-			return c, err
-		}
-		c[service] = conn
-	}
-	return c, nil
-}
-
-func (c connections) get(service string) grpc.ClientConnInterface { return c[service] }
-
-func (c connections) close() {
-	for _, conn := range c {
-		_ = conn.Close() // nothing is left to lose
-	}
 }

@@ -98,7 +98,7 @@ type Runtime interface {
 
 func run(ctx context.Context, cfg Config, deps daemon.Deps, runtime Runtime) error {
 	var open atomic.Pointer[bus.Stream]
-	podplanev1.RegisterLifecycleServiceServer(deps.GRPC, api.NewLifecycle(deps.Node, func() api.Reader {
+	podplanev1.RegisterLifecycleServiceServer(deps.GRPC, api.NewLifecycle(func() api.Reader {
 		if s := open.Load(); s != nil {
 			return s
 		}

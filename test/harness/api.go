@@ -32,7 +32,7 @@ func (s *Stack) Call(ctx context.Context, method, path, contentType string, body
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	resp, err := client.Do(req)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -77,6 +77,7 @@ func (r *Replica) Stop(ctx context.Context, sig syscall.Signal) error {
 type Service struct {
 	Service  string `json:"service"`
 	Instance string `json:"instance"`
+	Node     string `json:"node"`
 	Ready    bool   `json:"ready"`
 	PID      string `json:"pid"`
 	Shards   []int  `json:"shards"`

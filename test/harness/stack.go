@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,12 +40,17 @@ type Options struct {
 	Env []string
 	// Args are further arguments of `podplane up`.
 	Args []string
+	// HostArgs are further arguments of `podplane up` and `podplane down`.
+	HostArgs []string
+	// NetNS is the network namespace that the stack is in; empty: the caller's.
+	NetNS string
 }
 
 // Stack is a running Podplane.
 type Stack struct {
 	opts    Options
 	ownRoot bool
+	client  *http.Client
 
 	mu   sync.Mutex
 	up   *exec.Cmd
@@ -76,7 +82,10 @@ func New(opts Options) (*Stack, error) {
 		}
 		opts.Binary = b
 	}
-	s := &Stack{opts: opts}
+	s := &Stack{opts: opts, client: client}
+	if opts.NetNS != "" {
+		s.client = clientIn(opts.NetNS)
+	}
 	if opts.Root == "" {
 		dir, err := os.MkdirTemp("", "podplane-test-")
 		if err != nil {
@@ -156,8 +165,7 @@ func (s *Stack) Start(ctx context.Context) error {
 	if err := os.Remove(info); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	cmd := exec.Command(s.opts.Binary, args...)
-	cmd.Env = append(os.Environ(), s.opts.Env...)
+	cmd := s.command(append(args, s.opts.HostArgs...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	out := &lockedBuffer{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -170,6 +178,13 @@ func (s *Stack) Start(ctx context.Context) error {
 	s.up, s.done, s.out = cmd, done, out
 	s.mu.Unlock()
 	return s.waitReady(ctx, info)
+}
+
+// command is the stack's binary, in the stack's network namespace.
+func (s *Stack) command(args ...string) *exec.Cmd {
+	cmd := InNetNS(s.opts.NetNS, s.opts.Binary, args...)
+	cmd.Env = append(os.Environ(), s.opts.Env...)
+	return cmd
 }
 
 // waitReady waits until `podplane up` has written its up.json.
@@ -289,7 +304,7 @@ func (s *Stack) Logs() string {
 
 // Close removes every pod, ends everything and removes the stack's directories.
 func (s *Stack) Close(ctx context.Context) error {
-	client.CloseIdleConnections()
+	s.client.CloseIdleConnections()
 	var errs []error
 	if err := s.Stop(ctx); err != nil {
 		errs = append(errs, err)
@@ -304,10 +319,16 @@ func (s *Stack) Close(ctx context.Context) error {
 	if s.opts.CgroupRoot != "" {
 		args = append(args, "--cgroup-root", s.opts.CgroupRoot)
 	}
-	cmd := exec.CommandContext(ctx, s.opts.Binary, args...)
-	cmd.Env = append(os.Environ(), s.opts.Env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		errs = append(errs, fmt.Errorf("podplane down --pods: %w:\n%s\n%s", err, out, s.Logs()))
+	out := &lockedBuffer{}
+	cmd := s.command(append(args, s.opts.HostArgs...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Start()
+	if err == nil {
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+		err = cmd.Wait()
+	}
+	if err != nil {
+		errs = append(errs, fmt.Errorf("podplane down --pods: %w:\n%s\n%s", err, out.String(), s.Logs()))
 	}
 	if s.ownRoot {
 		if err := os.RemoveAll(s.opts.Root); err != nil {

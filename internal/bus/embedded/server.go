@@ -1,7 +1,7 @@
 // Package embedded runs a NATS server with JetStream in this process, for
 // hosts that have none and for tests.
 //
-// The server listens on a loopback address only. It owns its store directory
+// The server listens on a loopback address, and on others only with TLS and users; several make a cluster (Options.Cluster). It owns its store directory
 // (mode 0700, locked against a second server) from Start to the return of
 // Shutdown. With a key file everything in it is encrypted (ChaCha20-Poly1305);
 // who loses the key loses the records. With SyncPeriodic unset every acknowledged message is synced to
@@ -15,9 +15,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -37,7 +40,7 @@ type Options struct {
 	StoreDir string
 	// InMemory keeps the streams in memory: in a directory of their own on a tmpfs, which Shutdown removes.
 	InMemory bool
-	// Host is a loopback address, by default 127.0.0.1.
+	// Host is the address to listen on, by default 127.0.0.1; one that other hosts reach needs TLS and Users.
 	Host string
 	// Port is the TCP port; 0 and RandomPort choose a free one.
 	Port int
@@ -54,10 +57,52 @@ type Options struct {
 	MaxPayload int32
 	// MaxMemory and MaxStore bound streams in memory and on disk; defaults 256 MiB and no bound but the streams' own.
 	MaxMemory, MaxStore int64
-	// Name names the server in logs.
+	// Cluster makes the server one of several that keep copies of the streams; nil: it is alone.
+	Cluster *Cluster
+	// Name names the server in logs, and in its cluster, where it has to be unique and must never change.
 	Name string
 	// Logger takes the server's messages from warnings up, and notices at level debug; nil discards them.
 	Logger *slog.Logger
+}
+
+// Cluster is how a server finds the others that keep copies of the streams. All its servers need the same Name and the same users.
+type Cluster struct {
+	// Name is the cluster's.
+	Name string
+	// Host and Port are where the others connect; Host is needed, one that other hosts reach needs TLS.
+	Host string
+	Port int
+	// Routes are the others as host:port; one that is up is enough to find the rest.
+	Routes []string
+	// TLS is for both ends of the connections among the servers.
+	TLS *tls.Config
+}
+
+func (c *Cluster) options() (server.ClusterOpts, []*url.URL, error) {
+	var o server.ClusterOpts
+	if c.Name == "" || strings.ContainsAny(c.Name, " \t\r\n") {
+		return o, nil, fault.New(fault.Invalid, "a cluster of bus servers can't be called %q", c.Name)
+	}
+	if c.TLS == nil && !isLoopback(c.Host) {
+		return o, nil, fault.New(fault.Invalid, "without TLS the bus servers of a cluster listen for each other on loopback addresses only, not on %q", c.Host)
+	}
+	o = server.ClusterOpts{
+		Name: c.Name, Host: c.Host, Port: c.Port, TLSConfig: c.TLS, TLSTimeout: tlsTimeout, ConnectBackoff: true, ConnectRetries: math.MaxInt32,
+		PingInterval: routePing, MaxPingsOut: routePingsOut,
+	}
+	var routes []*url.URL
+	for _, r := range c.Routes {
+		if _, _, err := net.SplitHostPort(r); err != nil {
+			return o, nil, fault.New(fault.Invalid, "the bus server %q of the cluster: want host:port: %w", r, err)
+		}
+		routes = append(routes, &url.URL{Scheme: "nats-route", Host: r})
+	}
+	return o, routes, nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
 }
 
 // User is an account that authenticates by an nkey.
@@ -77,6 +122,9 @@ const (
 	readyPoll         = 2 * time.Millisecond
 	maxConnections    = 1024
 	tlsTimeout        = 5 // seconds, of a handshake
+	// a server that is cut off is noticed after routePingsOut of these
+	routePing     = 2 * time.Second
+	routePingsOut = 2
 )
 
 // Server is a running server.
@@ -136,8 +184,8 @@ func (o Options) server() (*server.Options, error) {
 	if o.Host == "" {
 		o.Host = "127.0.0.1"
 	}
-	if ip := net.ParseIP(o.Host); ip == nil || !ip.IsLoopback() {
-		return nil, fault.New(fault.Invalid, "the bus server listens on loopback addresses only, not on %q", o.Host)
+	if (o.TLS == nil || len(o.Users) == 0) && !isLoopback(o.Host) {
+		return nil, fault.New(fault.Invalid, "without TLS and users the bus server listens on loopback addresses only, not on %q", o.Host)
 	}
 	if o.Port == 0 {
 		o.Port = RandomPort
@@ -160,6 +208,11 @@ func (o Options) server() (*server.Options, error) {
 		DisableJetStreamBanner: true, MaxClosedClients: 16, NoFastProducerStall: true,
 	}
 	var err error
+	if o.Cluster != nil {
+		if so.Cluster, so.Routes, err = o.Cluster.options(); err != nil {
+			return nil, err
+		}
+	}
 	so.Nkeys, err = nkeyUsers(o.Users)
 	return so, err
 }
@@ -221,6 +274,14 @@ func (s *Server) ready(ctx context.Context, l *logger) error {
 
 // ClientURL is where clients connect.
 func (s *Server) ClientURL() string { return "nats://" + s.ns.Addr().String() }
+
+// ClusterAddress is where other servers of the cluster connect; empty without one.
+func (s *Server) ClusterAddress() string {
+	if a := s.ns.ClusterAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
 
 // Port is the TCP port that it listens on.
 func (s *Server) Port() int {

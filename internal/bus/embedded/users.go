@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/nats-io/nkeys"
@@ -26,21 +27,49 @@ func SeedFile(dir, service string) string { return filepath.Join(dir, service+".
 // (AdminKey). Their seeds are in dir (mode 0700, files 0600), made where they
 // are missing. With a node, services may write that node's records only.
 func ServiceUsers(dir, node string) ([]User, error) {
+	users, err := serviceUsers(dir, node)
+	if err != nil {
+		return nil, err
+	}
+	admin, err := adminUser(dir)
+	return append(users, admin), err
+}
+
+// NodeUsers gives the users of a bus that several nodes share, as ServiceUsers does for one: the seeds of each node are in a directory of
+// its name below dir, for that node only, and AdminKey's is in dir itself.
+func NodeUsers(dir string, nodes []string) ([]User, error) {
+	var all []User
+	for _, node := range nodes {
+		if node == "" || node != filepath.Base(node) || strings.HasPrefix(node, ".") {
+			return nil, fault.New(fault.Invalid, "the node %q can't name a directory of keys", node)
+		}
+		users, err := serviceUsers(NodeKeys(dir, node), node)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", node, err)
+		}
+		all = append(all, users...)
+	}
+	admin, err := adminUser(dir)
+	return append(all, admin), err
+}
+
+// NodeKeys is where NodeUsers keeps the keys of a node.
+func NodeKeys(dir, node string) string { return filepath.Join(dir, node) }
+
+func serviceUsers(dir, node string) ([]User, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the bus keys: %w", err)
 	}
 	var users []User
-	for _, service := range append(bus.AllServices(), bus.ServiceCLI, AdminKey) {
+	for _, service := range append(bus.AllServices(), bus.ServiceCLI) {
 		public, err := ensureSeed(SeedFile(dir, service))
 		if err != nil {
 			return nil, fmt.Errorf("key of %s: %w", service, err)
 		}
-		u := User{PublicKey: public, Full: service == AdminKey}
-		switch {
-		case u.Full:
-		case node == "":
+		u := User{PublicKey: public}
+		if node == "" {
 			u.Publish, u.Subscribe = bus.Permissions(service)
-		default:
+		} else {
 			u.Publish, u.Subscribe = bus.PermissionsOn(service, node)
 		}
 		users = append(users, u)
@@ -68,6 +97,14 @@ func RotateSeeds(dir string) error {
 		}
 	}
 	return nil
+}
+
+func adminUser(dir string) (User, error) {
+	public, err := ensureSeed(SeedFile(dir, AdminKey))
+	if err != nil {
+		return User{}, fmt.Errorf("key of %s: %w", AdminKey, err)
+	}
+	return User{PublicKey: public, Full: true}, nil
 }
 
 // ensureSeed gives the public key of the seed in a file, which it makes if it is missing.

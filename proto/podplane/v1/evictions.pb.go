@@ -31,7 +31,9 @@ type ListEvictionsRequest struct {
 	// A pod's name; empty: every pod.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// A pod's UID; empty: every pod.
-	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// A node; empty: every node.
+	Node          string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -83,6 +85,13 @@ func (x *ListEvictionsRequest) GetName() string {
 func (x *ListEvictionsRequest) GetUid() string {
 	if x != nil {
 		return x.Uid
+	}
+	return ""
+}
+
+func (x *ListEvictionsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -341,7 +350,9 @@ func (x *Signal) GetError() string {
 type RankPodsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as "memory.available".
-	Signal        string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	// The node whose pods are ranked; empty: the one of the gateway, or any.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +390,13 @@ func (*RankPodsRequest) Descriptor() ([]byte, []int) {
 func (x *RankPodsRequest) GetSignal() string {
 	if x != nil {
 		return x.Signal
+	}
+	return ""
+}
+
+func (x *RankPodsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -535,11 +553,12 @@ var File_podplane_v1_evictions_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_evictions_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpodplane/v1/evictions.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19podplane/v1/records.proto\"Z\n" +
+	"\x1bpodplane/v1/evictions.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19podplane/v1/records.proto\"n\n" +
 	"\x14ListEvictionsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"R\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"R\n" +
 	"\x15ListEvictionsResponse\x129\n" +
 	"\tevictions\x18\x01 \x03(\v2\x1b.podplane.v1.EvictionRecordR\tevictions\"+\n" +
 	"\x15ListConditionsRequest\x12\x12\n" +
@@ -558,9 +577,10 @@ const file_podplane_v1_evictions_proto_rawDesc = "" +
 	"\acrossed\x18\x06 \x01(\bR\acrossed\x12;\n" +
 	"\vobserved_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"observedAt\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\")\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"=\n" +
 	"\x0fRankPodsRequest\x12\x16\n" +
-	"\x06signal\x18\x01 \x01(\tR\x06signal\">\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\">\n" +
 	"\x10RankPodsResponse\x12*\n" +
 	"\x04pods\x18\x01 \x03(\v2\x16.podplane.v1.RankedPodR\x04pods\"\xcf\x01\n" +
 	"\tRankedPod\x12\x10\n" +

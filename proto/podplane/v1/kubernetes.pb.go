@@ -43,7 +43,7 @@ type ListRequest struct {
 	Limit int64 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
 	// The continue token of the answer before.
 	Continue string `protobuf:"bytes,9,opt,name=continue,proto3" json:"continue,omitempty"`
-	// Only what is on this node; empty: on every node that the replica knows.
+	// Only what is on this node; empty: on every node.
 	Node          string `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -209,7 +209,9 @@ type CreateRequest struct {
 	// The object, JSON or YAML by its content type, unchanged.
 	Body *httpbody.HttpBody `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
 	// "All": check and answer, store nothing.
-	DryRun        []string `protobuf:"bytes,3,rep,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun []string `protobuf:"bytes,3,rep,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The node that a pod is for, where its spec.nodeName says none.
+	Node          string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +265,13 @@ func (x *CreateRequest) GetDryRun() []string {
 		return x.DryRun
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // ReplaceRequest carries a whole object in its new form.
@@ -426,7 +435,9 @@ type DeleteCollectionRequest struct {
 	// v1.DeleteOptions; may be empty.
 	Body *httpbody.HttpBody `protobuf:"bytes,5,opt,name=body,proto3" json:"body,omitempty"`
 	// "All": check and answer, change nothing.
-	DryRun        []string `protobuf:"bytes,6,rep,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun []string `protobuf:"bytes,6,rep,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Only what is on this node; empty: on every node.
+	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +514,13 @@ func (x *DeleteCollectionRequest) GetDryRun() []string {
 	return nil
 }
 
+func (x *DeleteCollectionRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 var File_podplane_v1_kubernetes_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_kubernetes_proto_rawDesc = "" +
@@ -523,11 +541,12 @@ const file_podplane_v1_kubernetes_proto_rawDesc = "" +
 	"\n" +
 	"GetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"p\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x84\x01\n" +
 	"\rCreateRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12(\n" +
 	"\x04body\x18\x02 \x01(\v2\x14.google.api.HttpBodyR\x04body\x12\x17\n" +
-	"\adry_run\x18\x03 \x03(\tR\x06dryRun\"\x85\x01\n" +
+	"\adry_run\x18\x03 \x03(\tR\x06dryRun\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"\x85\x01\n" +
 	"\x0eReplaceRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12(\n" +
@@ -539,14 +558,15 @@ const file_podplane_v1_kubernetes_proto_rawDesc = "" +
 	"\x14grace_period_seconds\x18\x03 \x01(\x03H\x00R\x12gracePeriodSeconds\x88\x01\x01\x12(\n" +
 	"\x04body\x18\x04 \x01(\v2\x14.google.api.HttpBodyR\x04body\x12\x17\n" +
 	"\adry_run\x18\x05 \x03(\tR\x06dryRunB\x17\n" +
-	"\x15_grace_period_seconds\"\x98\x02\n" +
+	"\x15_grace_period_seconds\"\xac\x02\n" +
 	"\x17DeleteCollectionRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\x03 \x01(\tR\rfieldSelector\x125\n" +
 	"\x14grace_period_seconds\x18\x04 \x01(\x03H\x00R\x12gracePeriodSeconds\x88\x01\x01\x12(\n" +
 	"\x04body\x18\x05 \x01(\v2\x14.google.api.HttpBodyR\x04body\x12\x17\n" +
-	"\adry_run\x18\x06 \x03(\tR\x06dryRunB\x17\n" +
+	"\adry_run\x18\x06 \x03(\tR\x06dryRun\x12\x12\n" +
+	"\x04node\x18\a \x01(\tR\x04nodeB\x17\n" +
 	"\x15_grace_period_secondsB;Z9github.com/podplane/podplane/proto/podplane/v1;podplanev1b\x06proto3"
 
 var (

@@ -37,6 +37,8 @@ type ListLifecycleRequest struct {
 	Follow bool `protobuf:"varint,5,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Only events after this sequence of the journal.
 	AfterSequence uint64 `protobuf:"varint,6,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
+	// A node; empty: every node.
+	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +115,13 @@ func (x *ListLifecycleRequest) GetAfterSequence() uint64 {
 	return 0
 }
 
+func (x *ListLifecycleRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 // ListLifecycleResponse is one event of the journal.
 type ListLifecycleResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -162,14 +171,15 @@ var File_podplane_v1_lifecycle_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_lifecycle_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpodplane/v1/lifecycle.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"\xaf\x01\n" +
+	"\x1bpodplane/v1/lifecycle.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"\xc3\x01\n" +
 	"\x14ListLifecycleRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x14\n" +
 	"\x05since\x18\x04 \x01(\tR\x05since\x12\x16\n" +
 	"\x06follow\x18\x05 \x01(\bR\x06follow\x12%\n" +
-	"\x0eafter_sequence\x18\x06 \x01(\x04R\rafterSequence\"J\n" +
+	"\x0eafter_sequence\x18\x06 \x01(\x04R\rafterSequence\x12\x12\n" +
+	"\x04node\x18\a \x01(\tR\x04node\"J\n" +
 	"\x15ListLifecycleResponse\x121\n" +
 	"\x05event\x18\x01 \x01(\v2\x1b.podplane.v1.LifecycleEventR\x05event2\x8c\x01\n" +
 	"\x10LifecycleService\x12x\n" +

@@ -30,7 +30,9 @@ type ListProbesRequest struct {
 	// A pod's name; empty: every pod.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// A pod's UID; empty: every pod.
-	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// A node; empty: every node.
+	Node          string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -86,6 +88,13 @@ func (x *ListProbesRequest) GetUid() string {
 	return ""
 }
 
+func (x *ListProbesRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 // ListProbesResponse holds what was found.
 type ListProbesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -135,11 +144,12 @@ var File_podplane_v1_probes_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_probes_proto_rawDesc = "" +
 	"\n" +
-	"\x18podplane/v1/probes.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"W\n" +
+	"\x18podplane/v1/probes.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"k\n" +
 	"\x11ListProbesRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"F\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"F\n" +
 	"\x12ListProbesResponse\x120\n" +
 	"\x06probes\x18\x01 \x03(\v2\x18.podplane.v1.ProbeRecordR\x06probes2z\n" +
 	"\fProbeService\x12j\n" +

@@ -644,6 +644,77 @@ func (x *ObjectRecord) GetStoredAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// NodeRecord is what a node says about itself, without its conditions, which
+// have records of their own. Bucket "nodes", key "<node>", written by syncd.
+type NodeRecord struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Schema uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// v1.Node as Kubernetes JSON.
+	Object        []byte                 `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	StoredAt      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRecord) Reset() {
+	*x = NodeRecord{}
+	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRecord) ProtoMessage() {}
+
+func (x *NodeRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
+func (*NodeRecord) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodeRecord) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeRecord) GetObject() []byte {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *NodeRecord) GetStoredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StoredAt
+	}
+	return nil
+}
+
 // Waiting says what a pod waits for.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -659,7 +730,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	mi := &file_podplane_v1_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +742,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	mi := &file_podplane_v1_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +755,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Waiting) GetStep() string {
@@ -736,7 +807,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[4]
+	mi := &file_podplane_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +819,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[4]
+	mi := &file_podplane_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +832,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StatusRecord) GetSchema() uint32 {
@@ -863,7 +934,7 @@ type VolumeState struct {
 
 func (x *VolumeState) Reset() {
 	*x = VolumeState{}
-	mi := &file_podplane_v1_records_proto_msgTypes[5]
+	mi := &file_podplane_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +946,7 @@ func (x *VolumeState) String() string {
 func (*VolumeState) ProtoMessage() {}
 
 func (x *VolumeState) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[5]
+	mi := &file_podplane_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +959,7 @@ func (x *VolumeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeState.ProtoReflect.Descriptor instead.
 func (*VolumeState) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VolumeState) GetName() string {
@@ -967,7 +1038,7 @@ type VolumesRecord struct {
 
 func (x *VolumesRecord) Reset() {
 	*x = VolumesRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[6]
+	mi := &file_podplane_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1050,7 @@ func (x *VolumesRecord) String() string {
 func (*VolumesRecord) ProtoMessage() {}
 
 func (x *VolumesRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[6]
+	mi := &file_podplane_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1063,7 @@ func (x *VolumesRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumesRecord.ProtoReflect.Descriptor instead.
 func (*VolumesRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *VolumesRecord) GetSchema() uint32 {
@@ -1084,7 +1155,7 @@ type ProbeRecord struct {
 
 func (x *ProbeRecord) Reset() {
 	*x = ProbeRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[7]
+	mi := &file_podplane_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1167,7 @@ func (x *ProbeRecord) String() string {
 func (*ProbeRecord) ProtoMessage() {}
 
 func (x *ProbeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[7]
+	mi := &file_podplane_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1180,7 @@ func (x *ProbeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRecord.ProtoReflect.Descriptor instead.
 func (*ProbeRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ProbeRecord) GetSchema() uint32 {
@@ -1226,7 +1297,7 @@ type ConditionRecord struct {
 
 func (x *ConditionRecord) Reset() {
 	*x = ConditionRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[8]
+	mi := &file_podplane_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1309,7 @@ func (x *ConditionRecord) String() string {
 func (*ConditionRecord) ProtoMessage() {}
 
 func (x *ConditionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[8]
+	mi := &file_podplane_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1322,7 @@ func (x *ConditionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionRecord.ProtoReflect.Descriptor instead.
 func (*ConditionRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConditionRecord) GetSchema() uint32 {
@@ -1344,7 +1415,7 @@ type EvictionRecord struct {
 
 func (x *EvictionRecord) Reset() {
 	*x = EvictionRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[9]
+	mi := &file_podplane_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1427,7 @@ func (x *EvictionRecord) String() string {
 func (*EvictionRecord) ProtoMessage() {}
 
 func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[9]
+	mi := &file_podplane_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1440,7 @@ func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictionRecord.ProtoReflect.Descriptor instead.
 func (*EvictionRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EvictionRecord) GetSchema() uint32 {
@@ -1490,7 +1561,7 @@ type ServiceRecord struct {
 
 func (x *ServiceRecord) Reset() {
 	*x = ServiceRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[10]
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1573,7 @@ func (x *ServiceRecord) String() string {
 func (*ServiceRecord) ProtoMessage() {}
 
 func (x *ServiceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[10]
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1586,7 @@ func (x *ServiceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceRecord.ProtoReflect.Descriptor instead.
 func (*ServiceRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ServiceRecord) GetSchema() uint32 {
@@ -1635,7 +1706,7 @@ type LeaseRecord struct {
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1718,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1731,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LeaseRecord) GetSchema() uint32 {
@@ -1777,7 +1848,7 @@ type LifecycleEvent struct {
 
 func (x *LifecycleEvent) Reset() {
 	*x = LifecycleEvent{}
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1860,7 @@ func (x *LifecycleEvent) String() string {
 func (*LifecycleEvent) ProtoMessage() {}
 
 func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1873,7 @@ func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleEvent.ProtoReflect.Descriptor instead.
 func (*LifecycleEvent) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LifecycleEvent) GetNode() string {
@@ -1953,7 +2024,7 @@ type ContainerSnapshot struct {
 
 func (x *ContainerSnapshot) Reset() {
 	*x = ContainerSnapshot{}
-	mi := &file_podplane_v1_records_proto_msgTypes[13]
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2036,7 @@ func (x *ContainerSnapshot) String() string {
 func (*ContainerSnapshot) ProtoMessage() {}
 
 func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[13]
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2049,7 @@ func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSnapshot.ProtoReflect.Descriptor instead.
 func (*ContainerSnapshot) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ContainerSnapshot) GetName() string {
@@ -2033,7 +2104,7 @@ type DecisionsRecord struct {
 
 func (x *DecisionsRecord) Reset() {
 	*x = DecisionsRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2116,7 @@ func (x *DecisionsRecord) String() string {
 func (*DecisionsRecord) ProtoMessage() {}
 
 func (x *DecisionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2129,7 @@ func (x *DecisionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionsRecord.ProtoReflect.Descriptor instead.
 func (*DecisionsRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DecisionsRecord) GetSchema() uint32 {
@@ -2133,7 +2204,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2216,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2229,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Decision) GetDecidedAt() *timestamppb.Timestamp {
@@ -2237,7 +2308,7 @@ type DecisionCause struct {
 
 func (x *DecisionCause) Reset() {
 	*x = DecisionCause{}
-	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	mi := &file_podplane_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2320,7 @@ func (x *DecisionCause) String() string {
 func (*DecisionCause) ProtoMessage() {}
 
 func (x *DecisionCause) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	mi := &file_podplane_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2333,7 @@ func (x *DecisionCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionCause.ProtoReflect.Descriptor instead.
 func (*DecisionCause) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DecisionCause) GetKind() string {
@@ -2343,7 +2414,13 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x05 \x01(\tR\x03uid\x12\x16\n" +
 	"\x06object\x18\x06 \x01(\fR\x06object\x127\n" +
-	"\tstored_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\x85\x01\n" +
+	"\tstored_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\x89\x01\n" +
+	"\n" +
+	"NodeRecord\x12\x16\n" +
+	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x16\n" +
+	"\x06object\x18\x03 \x01(\fR\x06object\x127\n" +
+	"\tstored_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\x85\x01\n" +
 	"\aWaiting\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x18\n" +
@@ -2584,7 +2661,7 @@ func file_podplane_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_podplane_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_podplane_v1_records_proto_goTypes = []any{
 	(Source)(0),                   // 0: podplane.v1.Source
 	(WorkerPhase)(0),              // 1: podplane.v1.WorkerPhase
@@ -2595,73 +2672,75 @@ var file_podplane_v1_records_proto_goTypes = []any{
 	(*TraceContext)(nil),          // 6: podplane.v1.TraceContext
 	(*PodRecord)(nil),             // 7: podplane.v1.PodRecord
 	(*ObjectRecord)(nil),          // 8: podplane.v1.ObjectRecord
-	(*Waiting)(nil),               // 9: podplane.v1.Waiting
-	(*StatusRecord)(nil),          // 10: podplane.v1.StatusRecord
-	(*VolumeState)(nil),           // 11: podplane.v1.VolumeState
-	(*VolumesRecord)(nil),         // 12: podplane.v1.VolumesRecord
-	(*ProbeRecord)(nil),           // 13: podplane.v1.ProbeRecord
-	(*ConditionRecord)(nil),       // 14: podplane.v1.ConditionRecord
-	(*EvictionRecord)(nil),        // 15: podplane.v1.EvictionRecord
-	(*ServiceRecord)(nil),         // 16: podplane.v1.ServiceRecord
-	(*LeaseRecord)(nil),           // 17: podplane.v1.LeaseRecord
-	(*LifecycleEvent)(nil),        // 18: podplane.v1.LifecycleEvent
-	(*ContainerSnapshot)(nil),     // 19: podplane.v1.ContainerSnapshot
-	(*DecisionsRecord)(nil),       // 20: podplane.v1.DecisionsRecord
-	(*Decision)(nil),              // 21: podplane.v1.Decision
-	(*DecisionCause)(nil),         // 22: podplane.v1.DecisionCause
-	nil,                           // 23: podplane.v1.VolumeState.AttributesEntry
-	nil,                           // 24: podplane.v1.ConditionRecord.ObservationEntry
-	nil,                           // 25: podplane.v1.EvictionRecord.UsageEntry
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
+	(*NodeRecord)(nil),            // 9: podplane.v1.NodeRecord
+	(*Waiting)(nil),               // 10: podplane.v1.Waiting
+	(*StatusRecord)(nil),          // 11: podplane.v1.StatusRecord
+	(*VolumeState)(nil),           // 12: podplane.v1.VolumeState
+	(*VolumesRecord)(nil),         // 13: podplane.v1.VolumesRecord
+	(*ProbeRecord)(nil),           // 14: podplane.v1.ProbeRecord
+	(*ConditionRecord)(nil),       // 15: podplane.v1.ConditionRecord
+	(*EvictionRecord)(nil),        // 16: podplane.v1.EvictionRecord
+	(*ServiceRecord)(nil),         // 17: podplane.v1.ServiceRecord
+	(*LeaseRecord)(nil),           // 18: podplane.v1.LeaseRecord
+	(*LifecycleEvent)(nil),        // 19: podplane.v1.LifecycleEvent
+	(*ContainerSnapshot)(nil),     // 20: podplane.v1.ContainerSnapshot
+	(*DecisionsRecord)(nil),       // 21: podplane.v1.DecisionsRecord
+	(*Decision)(nil),              // 22: podplane.v1.Decision
+	(*DecisionCause)(nil),         // 23: podplane.v1.DecisionCause
+	nil,                           // 24: podplane.v1.VolumeState.AttributesEntry
+	nil,                           // 25: podplane.v1.ConditionRecord.ObservationEntry
+	nil,                           // 26: podplane.v1.EvictionRecord.UsageEntry
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_podplane_v1_records_proto_depIdxs = []int32{
 	0,  // 0: podplane.v1.PodRecord.source:type_name -> podplane.v1.Source
 	6,  // 1: podplane.v1.PodRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
-	26, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
-	26, // 4: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	1,  // 5: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
-	9,  // 6: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
-	6,  // 7: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 8: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
-	2,  // 9: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
-	26, // 10: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
-	23, // 11: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
-	2,  // 12: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
-	11, // 13: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
-	6,  // 14: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 15: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 16: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
-	4,  // 17: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
-	26, // 18: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 19: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 20: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
-	26, // 21: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
-	24, // 22: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
-	25, // 23: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
-	26, // 24: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
-	6,  // 25: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 26: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
-	26, // 27: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
-	26, // 28: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
-	5,  // 29: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
-	26, // 30: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
-	26, // 31: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 32: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
-	19, // 33: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
-	21, // 34: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
-	6,  // 35: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
-	26, // 36: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	27, // 37: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
-	22, // 38: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
-	26, // 39: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
-	6,  // 40: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	27, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
+	27, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
+	27, // 4: podplane.v1.NodeRecord.stored_at:type_name -> google.protobuf.Timestamp
+	27, // 5: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	1,  // 6: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
+	10, // 7: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
+	6,  // 8: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 9: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 10: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
+	27, // 11: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
+	24, // 12: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
+	2,  // 13: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
+	12, // 14: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
+	6,  // 15: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 16: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 17: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
+	4,  // 18: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
+	27, // 19: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 20: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 21: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	27, // 22: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
+	25, // 23: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
+	26, // 24: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
+	27, // 25: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
+	6,  // 26: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 27: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
+	27, // 28: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
+	27, // 29: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
+	5,  // 30: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
+	27, // 31: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 32: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 33: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
+	20, // 34: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
+	22, // 35: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
+	6,  // 36: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 37: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	28, // 38: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
+	23, // 39: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
+	27, // 40: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
+	6,  // 41: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_records_proto_init() }
@@ -2669,14 +2748,14 @@ func file_podplane_v1_records_proto_init() {
 	if File_podplane_v1_records_proto != nil {
 		return
 	}
-	file_podplane_v1_records_proto_msgTypes[12].OneofWrappers = []any{}
+	file_podplane_v1_records_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_podplane_v1_records_proto_rawDesc), len(file_podplane_v1_records_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -30,7 +30,9 @@ type ListVolumesRequest struct {
 	// A pod's name; empty: every pod.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// A pod's UID; empty: every pod.
-	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// A node; empty: every node.
+	Node          string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -86,6 +88,13 @@ func (x *ListVolumesRequest) GetUid() string {
 	return ""
 }
 
+func (x *ListVolumesRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 // ListVolumesResponse holds what was found.
 type ListVolumesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -135,11 +144,12 @@ var File_podplane_v1_volumes_proto protoreflect.FileDescriptor
 
 const file_podplane_v1_volumes_proto_rawDesc = "" +
 	"\n" +
-	"\x19podplane/v1/volumes.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"X\n" +
+	"\x19podplane/v1/volumes.proto\x12\vpodplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19podplane/v1/records.proto\"l\n" +
 	"\x12ListVolumesRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"K\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"K\n" +
 	"\x13ListVolumesResponse\x124\n" +
 	"\avolumes\x18\x01 \x03(\v2\x1a.podplane.v1.VolumesRecordR\avolumes2\x7f\n" +
 	"\rVolumeService\x12n\n" +

@@ -2,7 +2,9 @@ package up
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
+	"strconv"
 
 	"github.com/podplane/podplane/internal/bus/embedded"
 )
@@ -52,8 +54,17 @@ func (s *stack) serviceArgs(name string) []string {
 	if c.TLSDir != "" {
 		args = append(args, "--tls-dir", c.TLSDir)
 	}
-	if s.ownBus {
+	switch {
+	case s.ownBus:
 		args = append(args, "--nats-nkey-seed", embedded.SeedFile(keysDir(c), name))
+	case c.NATSKeysDir != "":
+		args = append(args, "--nats-nkey-seed", embedded.SeedFile(c.NATSKeysDir, name))
+	}
+	if c.BusReplicas > 1 {
+		args = append(args, "--bus-replicas", strconv.Itoa(c.BusReplicas))
+	}
+	if c.Address != "" {
+		args = append(args, "--grpc-listen", net.JoinHostPort(c.Address, "0"))
 	}
 	switch name {
 	case "gateway":

@@ -37,6 +37,12 @@ type Config struct {
 	NATSURL string
 	// NATSListen is the host:port of our own bus; port 0 takes a free one.
 	NATSListen string
+	// NATSKeysDir has the services' keys for the bus that NATSURL names (podplane nats keys); empty: it asks for none.
+	NATSKeysDir string
+	// BusReplicas is how many servers of the bus keep a copy of what is stored; 1: one does.
+	BusReplicas int
+	// Address is this host's, by which other nodes reach the services; empty: none does.
+	Address string
 	// EncryptionKey is the file with the key of the records on our own bus, made where it is missing; empty: nats.key below Root; "none": they are in
 	// the clear.
 	EncryptionKey string
@@ -69,12 +75,32 @@ func Default() Config {
 	}
 	return Config{
 		Node: strings.ToLower(node), Root: "/var/lib/podplane", RunDir: "/run/podplane",
-		Listen: "127.0.0.1:8080", NATSListen: "127.0.0.1:4222",
+		Listen: "127.0.0.1:8080", NATSListen: "127.0.0.1:4222", BusReplicas: 1,
 		NATSURL: os.Getenv("NATS_URL"), CRIEndpoint: os.Getenv("CRI_ENDPOINT"),
 		EncryptionKey: os.Getenv("PODPLANE_ENCRYPTION_KEY"), TLSDir: os.Getenv("PODPLANE_TLS_DIR"), Door: defaultDoor(),
 		ManifestDir: "/etc/podplane/manifests", PodLogDir: "/var/log/pods",
 		CgroupRoot: "/", LogLevel: "info", LogFormat: "text", StopTimeout: 10 * time.Second,
 	}
+}
+
+// checkShared checks what is for a bus that several nodes share.
+func (c Config) checkShared() (errs []error) {
+	if c.NATSURL == "" && c.NATSKeysDir != "" {
+		errs = append(errs, errors.New("--nats-keys-dir: is for a bus that --nats-url names; our own makes its keys"))
+	}
+	if c.BusReplicas < 1 || c.BusReplicas > 5 {
+		errs = append(errs, fmt.Errorf("--bus-replicas %d: want 1 to 5", c.BusReplicas))
+	}
+	if c.NATSURL == "" && c.BusReplicas > 1 {
+		errs = append(errs, fmt.Errorf("--bus-replicas %d: our own bus is one server; name a cluster with --nats-url", c.BusReplicas))
+	}
+	if c.Address != "" && net.ParseIP(c.Address) == nil {
+		errs = append(errs, fmt.Errorf("--address %q: want an IP address", c.Address))
+	}
+	if c.Address != "" && c.TLSDir == "" {
+		errs = append(errs, errors.New("--address: other hosts reach the services over TLS only: --tls-dir (podplane certs)"))
+	}
+	return errs
 }
 
 // Validate says what is wrong, by flag.
@@ -100,6 +126,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s %q: want host:port: %w", l.flag, l.value, err))
 		}
 	}
+	errs = append(errs, c.checkShared()...)
 	for name, n := range c.Replicas {
 		switch {
 		case !slices.Contains(Services, name):
@@ -115,6 +142,7 @@ func (c Config) Validate() error {
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"--tls-dir", c.TLSDir},
+		{"--nats-keys-dir", c.NATSKeysDir},
 		{"--tls-cert", c.Door.TLSCert},
 		{"--tls-key", c.Door.TLSKey},
 		{"--tokens", c.Door.Tokens},

@@ -43,10 +43,12 @@ func (s *stack) summary() string {
 
 // notReady names the processes that are not ready yet, and why; empty: all are. A registration counts only if it is that
 // of the running child, not of one that ended a moment ago.
-func notReady(list []rest.Service, processes []process, pids map[string]string) string {
+func notReady(node string, list []rest.Service, processes []process, pids map[string]string) string {
 	byPID := make(map[string]rest.Service, len(list))
 	for _, sv := range list {
-		byPID[sv.Service+" "+sv.PID] = sv
+		if sv.Node == node { // others have process ids of their own
+			byPID[sv.Service+" "+sv.PID] = sv
+		}
 	}
 	var missing []string
 	for _, p := range processes {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/podplane/podplane/cmd/podplane/internal/rest"
 )
 
-// deleteAll deletes every pod and waits until all are gone. It returns how
+// deleteAll deletes every pod of this node and waits until all are gone. It returns how
 // many there were.
 func (s *stack) deleteAll(ctx context.Context) (int, error) {
 	c, err := s.client()
@@ -24,7 +25,7 @@ func (s *stack) deleteAll(ctx context.Context) (int, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		pods, err := listPods(ctx, c)
+		pods, err := listPods(ctx, c, s.cfg.Node)
 		if err != nil {
 			return len(seen), err
 		}
@@ -49,8 +50,8 @@ func (s *stack) deleteAll(ctx context.Context) (int, error) {
 	}
 }
 
-func listPods(ctx context.Context, c *rest.Client) ([]corev1.Pod, error) {
-	data, err := c.Do(ctx, rest.Request{Method: http.MethodGet, Path: "/api/v1/pods"})
+func listPods(ctx context.Context, c *rest.Client, node string) ([]corev1.Pod, error) {
+	data, err := c.Do(ctx, rest.Request{Method: http.MethodGet, Path: "/api/v1/pods", Query: url.Values{"node": {node}}})
 	if err != nil {
 		return nil, err
 	}

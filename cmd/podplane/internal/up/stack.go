@@ -191,7 +191,7 @@ func (s *stack) waitReady(ctx context.Context) error {
 	missing := "gateway: no answer yet"
 	for {
 		if list, err := rest.Services(ctx, c); err == nil {
-			if missing = notReady(list, s.processes(), s.pids()); missing == "" {
+			if missing = notReady(s.cfg.Node, list, s.processes(), s.pids()); missing == "" {
 				return nil
 			}
 		}

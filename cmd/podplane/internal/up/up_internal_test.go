@@ -61,18 +61,18 @@ func TestNotReadyCountsOnlyTheRunningChildren(t *testing.T) {
 	for i, p := range processes {
 		pid := string(rune('1' + i))
 		pids[p.name] = pid
-		all = append(all, rest.Service{Service: p.service, PID: pid, Ready: true})
+		all = append(all, rest.Service{Node: "n", Service: p.service, PID: pid, Ready: true})
 	}
-	if got := notReady(all, processes, pids); got != "" {
+	if got := notReady("n", all, processes, pids); got != "" {
 		t.Errorf("all ready, but: %s", got)
 	}
 	old := append([]rest.Service{}, all...)
 	old[1].PID = "99"
-	if got := notReady(old, processes, pids); got != "pleg: not registered yet" {
+	if got := notReady("n", old, processes, pids); got != "pleg: not registered yet" {
 		t.Errorf("with the registration of an ended pleg: %q", got)
 	}
-	old = append(old, rest.Service{Service: "pleg", PID: pids["pleg"], Message: "runtime: away"})
-	if got := notReady(old, processes, pids); got != "pleg: runtime: away" {
+	old = append(old, rest.Service{Node: "n", Service: "pleg", PID: pids["pleg"], Message: "runtime: away"})
+	if got := notReady("n", old, processes, pids); got != "pleg: runtime: away" {
 		t.Errorf("with a pleg that says why: %q", got)
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/podplane/podplane/internal/fault"
+	"github.com/podplane/podplane/internal/rpc"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/evictd/internal/policy"
 )
@@ -19,8 +21,11 @@ type Source interface {
 	Rank(ctx context.Context, s policy.Signal) ([]policy.Ranked, error)
 }
 
-// Stored reads the conditions of all writers from the bus.
-type Stored func(ctx context.Context, node string) ([]*podplanev1.ConditionRecord, error)
+// Stored reads from the bus what all writers have stored about a node, or every node ("").
+type Stored struct {
+	Conditions func(ctx context.Context, node string) ([]*podplanev1.ConditionRecord, error)
+	Orders     func(ctx context.Context, node string) ([]*podplanev1.EvictionRecord, error)
+}
 
 // Evictions implements podplanev1.EvictionServiceServer.
 type Evictions struct {
@@ -36,23 +41,42 @@ func NewEvictions(node string, source Source, stored Stored, log *slog.Logger) *
 	return &Evictions{node: node, source: source, stored: stored, log: log}
 }
 
-// ListEvictions answers the orders that are not obeyed yet, the oldest first.
-func (e *Evictions) ListEvictions(_ context.Context, req *podplanev1.ListEvictionsRequest) (*podplanev1.ListEvictionsResponse, error) {
+// ListEvictions answers the orders that are not obeyed yet, this node's first, the oldest first. While the bus is away it answers its own.
+func (e *Evictions) ListEvictions(ctx context.Context, req *podplanev1.ListEvictionsRequest) (*podplanev1.ListEvictionsResponse, error) {
+	var orders []*podplanev1.EvictionRecord
+	here := req.GetNode() == "" || req.GetNode() == e.node
+	if here {
+		orders = e.source.Orders()
+	}
+	if req.GetNode() != e.node {
+		stored, err := e.stored.Orders(ctx, req.GetNode())
+		if err != nil && !here {
+			return nil, err
+		} else if err != nil {
+			e.log.DebugContext(ctx, "the other nodes' orders are not read from the bus", "error", err)
+		}
+		for _, o := range stored {
+			if o.GetNode() != e.node {
+				orders = append(orders, o)
+			}
+		}
+	}
 	other := func(want, have string) bool { return want != "" && want != have }
-	return &podplanev1.ListEvictionsResponse{Evictions: slices.DeleteFunc(e.source.Orders(), func(o *podplanev1.EvictionRecord) bool {
+	return &podplanev1.ListEvictionsResponse{Evictions: slices.DeleteFunc(orders, func(o *podplanev1.EvictionRecord) bool {
 		return other(req.GetNamespace(), o.GetNamespace()) || other(req.GetName(), o.GetName()) || other(req.GetUid(), o.GetUid())
 	})}, nil
 }
 
-// ListConditions answers the conditions of one node or all, whoever wrote them, and this node's signals. While the bus is
-// away it answers its own.
+// ListConditions answers the conditions of one node or all, whoever wrote them, and this node's signals; those of another node are there to
+// be asked for. While the bus is away it answers its own.
 func (e *Evictions) ListConditions(ctx context.Context, req *podplanev1.ListConditionsRequest) (*podplanev1.ListConditionsResponse, error) {
 	here := req.GetNode() == "" || req.GetNode() == e.node
 	own, signals := e.source.Conditions()
 	if !here {
+		rpc.SayElsewhere(ctx, "", req.GetNode())
 		signals = nil
 	}
-	conditions, err := e.stored(ctx, req.GetNode())
+	conditions, err := e.stored.Conditions(ctx, req.GetNode())
 	if err != nil {
 		if !here {
 			return nil, err
@@ -65,6 +89,11 @@ func (e *Evictions) ListConditions(ctx context.Context, req *podplanev1.ListCond
 
 // RankPods answers in which order pods would be evicted now for a signal. It measures them, and evicts none.
 func (e *Evictions) RankPods(ctx context.Context, req *podplanev1.RankPodsRequest) (*podplanev1.RankPodsResponse, error) {
+	if node := req.GetNode(); node != "" && node != e.node {
+		rpc.SayElsewhere(ctx, "", node)
+		err := fault.New(fault.Unavailable, "pods are measured on their node: evictd on node %q can't be reached", node)
+		return nil, fault.WithRetryAfter(err, time.Second)
+	}
 	signal := policy.Signal(req.GetSignal())
 	if signal == "" {
 		signal = policy.MemoryAvailable

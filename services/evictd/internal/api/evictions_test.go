@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/podplane/podplane/internal/fault"
@@ -26,8 +27,14 @@ func (source) Rank(_ context.Context, s policy.Signal) ([]policy.Ranked, error) 
 	return policy.Rank(s, []policy.Pod{{UID: "static", Static: true}, {UID: "a", Memory: 5, MemoryRequest: 1, Measured: true}}, true), errors.New("incomplete")
 }
 
-func server(stored api.Stored) *api.Evictions {
-	return api.NewEvictions("n", source{}, stored, slog.New(slog.DiscardHandler))
+// others are the orders on the bus, this node's and another's.
+func others(_ context.Context, node string) ([]*podplanev1.EvictionRecord, error) {
+	all := []*podplanev1.EvictionRecord{{Uid: "1", Namespace: "a", Name: "x", Node: "n"}, {Uid: "9", Namespace: "b", Name: "z", Node: "m"}}
+	return slices.DeleteFunc(all, func(o *podplanev1.EvictionRecord) bool { return node != "" && o.GetNode() != node }), nil
+}
+
+func server(conditions func(context.Context, string) ([]*podplanev1.ConditionRecord, error)) *api.Evictions {
+	return api.NewEvictions("n", source{}, api.Stored{Conditions: conditions, Orders: others}, slog.New(slog.DiscardHandler))
 }
 
 func TestListEvictions(t *testing.T) {
@@ -36,8 +43,11 @@ func TestListEvictions(t *testing.T) {
 		req  *podplanev1.ListEvictionsRequest
 		want int
 	}{
-		{&podplanev1.ListEvictionsRequest{}, 3},
-		{&podplanev1.ListEvictionsRequest{Namespace: "b"}, 2},
+		{&podplanev1.ListEvictionsRequest{}, 4},
+		{&podplanev1.ListEvictionsRequest{Node: "n"}, 3},
+		{&podplanev1.ListEvictionsRequest{Node: "m"}, 1},
+		{&podplanev1.ListEvictionsRequest{Node: "m", Namespace: "a"}, 0},
+		{&podplanev1.ListEvictionsRequest{Namespace: "b"}, 3},
 		{&podplanev1.ListEvictionsRequest{Namespace: "b", Name: "x"}, 1},
 		{&podplanev1.ListEvictionsRequest{Uid: "3"}, 1},
 		{&podplanev1.ListEvictionsRequest{Uid: "4"}, 0},
@@ -82,6 +92,9 @@ func TestRankPods(t *testing.T) {
 	}
 	if p := out.GetPods()[1]; !p.GetCritical() {
 		t.Errorf("second: %v", p)
+	}
+	if _, err := e.RankPods(t.Context(), &podplanev1.RankPodsRequest{Node: "m"}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+		t.Errorf("another node's pods: %v", err)
 	}
 	if _, err := e.RankPods(t.Context(), &podplanev1.RankPodsRequest{Signal: "cpu"}); !fault.Is(err, fault.BadRequest) {
 		t.Errorf("an unknown signal: %v", err)

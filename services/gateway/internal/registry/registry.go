@@ -41,10 +41,12 @@ type Registry struct {
 	mu    sync.Mutex
 	known []*podplanev1.ServiceRecord
 	seen  bool
+	// followers are told of changes
+	followers map[chan struct{}]struct{}
 }
 
 // New makes a registry that knows nothing until Run.
-func New(l Lister) *Registry { return &Registry{lister: l} }
+func New(l Lister) *Registry { return &Registry{lister: l, followers: map[chan struct{}]struct{}{}} }
 
 // Run follows the registrations until ctx ends.
 func (r *Registry) Run(ctx context.Context, w Watcher) error {
@@ -59,6 +61,12 @@ func (r *Registry) keep(records []*podplanev1.ServiceRecord) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.known, r.seen = slices.Clone(records), true
+	for f := range r.followers {
+		select {
+		case f <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // ListServices answers the replicas, sorted by service, node and instance.

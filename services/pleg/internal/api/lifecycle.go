@@ -23,14 +23,13 @@ type Reader interface {
 // Lifecycle implements podplanev1.LifecycleServiceServer.
 type Lifecycle struct {
 	podplanev1.UnimplementedLifecycleServiceServer
-	node    string
 	journal func() Reader
 	log     *slog.Logger
 }
 
-// NewLifecycle makes the server of a node's journal. The journal may be nil until the bus has been reached.
-func NewLifecycle(node string, open func() Reader, log *slog.Logger) *Lifecycle {
-	return &Lifecycle{node: node, journal: open, log: log}
+// NewLifecycle makes the server of the journal, which may be nil until the bus has been reached.
+func NewLifecycle(open func() Reader, log *slog.Logger) *Lifecycle {
+	return &Lifecycle{journal: open, log: log}
 }
 
 // ListLifecycle answers the events of the journal, oldest first.
@@ -43,10 +42,7 @@ func (l *Lifecycle) ListLifecycle(req *podplanev1.ListLifecycleRequest, out grpc
 	if stream == nil {
 		return fault.WithRetryAfter(fault.New(fault.Unavailable, "the journal is not open yet: waiting for the bus"), time.Second)
 	}
-	from := bus.ReadFrom{Filter: bus.LifecyclePattern(l.node), Follow: req.GetFollow()}
-	if req.GetUid() != "" {
-		from.Filter = bus.LifecyclePodPattern(l.node, req.GetUid())
-	}
+	from := bus.ReadFrom{Filter: filter(req), Follow: req.GetFollow()}
 	if after := req.GetAfterSequence(); after > 0 {
 		from.Sequence = after + 1
 	} else {
@@ -66,6 +62,18 @@ func (l *Lifecycle) ListLifecycle(req *podplanev1.ListLifecycleRequest, out grpc
 		}
 		return out.Send(&podplanev1.ListLifecycleResponse{Event: e})
 	})
+}
+
+// filter gives the subjects that hold what is asked for. All nodes write one journal.
+func filter(req *podplanev1.ListLifecycleRequest) string {
+	switch node := req.GetNode(); {
+	case node == "":
+		return bus.LifecycleEverywhere(req.GetUid())
+	case req.GetUid() != "":
+		return bus.LifecyclePodPattern(node, req.GetUid())
+	default:
+		return bus.LifecyclePattern(node)
+	}
 }
 
 // ParseSince reads an RFC 3339 time, or a duration back from now. Empty is the zero time.

@@ -47,7 +47,7 @@ func TestListLifecycle(t *testing.T) {
 	publish(t, stream, "u2", "default", "b", "2")
 	publish(t, stream, "u3", "kube", "a", "3")
 	publish(t, stream, "u1", "default", "a", "4")
-	l := api.NewLifecycle("n", func() api.Reader { return stream }, slog.New(slog.DiscardHandler))
+	l := api.NewLifecycle(func() api.Reader { return stream }, slog.New(slog.DiscardHandler))
 	for _, test := range []struct {
 		req  *podplanev1.ListLifecycleRequest
 		want []string
@@ -82,7 +82,7 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(t, stream, "u1", "default", "a", "1")
-	l := api.NewLifecycle("n", func() api.Reader { return stream }, slog.New(slog.DiscardHandler))
+	l := api.NewLifecycle(func() api.Reader { return stream }, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &sink{ctx: ctx, sent: make(chan *podplanev1.LifecycleEvent)}
 	done := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestBeforeTheJournalIsOpen(t *testing.T) {
-	l := api.NewLifecycle("n", func() api.Reader { return nil }, slog.New(slog.DiscardHandler))
+	l := api.NewLifecycle(func() api.Reader { return nil }, slog.New(slog.DiscardHandler))
 	err := l.ListLifecycle(&podplanev1.ListLifecycleRequest{}, &sink{ctx: t.Context()})
 	if !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
 		t.Errorf("got %v", err)

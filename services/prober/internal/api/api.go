@@ -12,7 +12,8 @@ import (
 
 // Source knows the verdict of every probe.
 type Source interface {
-	Records(ctx context.Context, match func(namespace, name, uid string) bool) ([]*podplanev1.ProbeRecord, error)
+	// Records gives those of a node, or of every node ("").
+	Records(ctx context.Context, node string, match func(namespace, name, uid string) bool) ([]*podplanev1.ProbeRecord, error)
 }
 
 // Server implements podplane.v1.ProbeService.
@@ -26,7 +27,7 @@ func New(s Source) *Server { return &Server{source: s} }
 
 // ListProbes answers the verdicts, sorted by namespace, name, UID, container and kind.
 func (s *Server) ListProbes(ctx context.Context, r *podplanev1.ListProbesRequest) (*podplanev1.ListProbesResponse, error) {
-	list, err := s.source.Records(ctx, func(namespace, name, uid string) bool {
+	list, err := s.source.Records(ctx, r.GetNode(), func(namespace, name, uid string) bool {
 		return is(r.GetNamespace(), namespace) && is(r.GetName(), name) && is(r.GetUid(), uid)
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"unknown field", `{"metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"b","imagee":"c"}]}}`, "default", fault.Invalid, "spec.containers[0].imagee"},
 		{"no image", `{"metadata":{"name":"a"},"spec":{"containers":[{"name":"a"}]}}`, "default", fault.Invalid, "spec.containers[0].image: Required value"},
 		{"namespace", `{"metadata":{"name":"a","namespace":"other"},"spec":{"containers":[{"name":"a","image":"b"}]}}`, "default", fault.Invalid, "metadata.namespace"},
-		{"node", `{"metadata":{"name":"a"},"spec":{"nodeName":"other","containers":[{"name":"a","image":"b"}]}}`, "default", fault.Invalid, "must be this node"},
+		{"node", `{"metadata":{"name":"a"},"spec":{"nodeName":"other","containers":[{"name":"a","image":"b"}]}}`, "default", fault.Invalid, "there is no such node; there are node-1"},
 		{"no name", `{"metadata":{},"spec":{"containers":[{"name":"a","image":"b"}]}}`, "default", fault.Invalid, "name or generateName is required"},
 		{"version", `{"metadata":{"name":"a","resourceVersion":"7"},"spec":{"containers":[{"name":"a","image":"b"}]}}`, "default", fault.BadRequest, "resourceVersion"},
 		{"affinity", `{"metadata":{"name":"a"},"spec":{"nodeSelector":{"disk":"hdd"},"containers":[{"name":"a","image":"b"}]}}`, "default", fault.Invalid, "NodeAffinity"},

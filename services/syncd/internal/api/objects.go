@@ -38,6 +38,9 @@ func (c *configs[T]) create(ctx context.Context, req *podplanev1.CreateRequest) 
 	if err != nil {
 		return nil, err
 	}
+	if req.GetNode() != "" {
+		return nil, fault.New(fault.BadRequest, "node: %s are on no node", c.plural)
+	}
 	o, err := c.decode(input(req.GetBody()))
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"google.golang.org/genproto/googleapis/api/httpbody"
@@ -29,6 +30,7 @@ type pods struct {
 	logs  Logs
 	// conditions may be nil.
 	conditions func() []v1.NodeCondition
+	nodeNames  func(context.Context) ([]string, error)
 }
 
 func (p *pods) ListPods(req *podplanev1.ListRequest, stream bodyStream) error {
@@ -36,6 +38,11 @@ func (p *pods) ListPods(req *podplanev1.ListRequest, stream bodyStream) error {
 }
 
 func (p *pods) GetPod(ctx context.Context, req *podplanev1.GetRequest) (*httpbody.HttpBody, error) {
+	if after := rpc.After(ctx); after > 0 {
+		if err := p.store.WaitRevision(ctx, after); err != nil {
+			return nil, err
+		}
+	}
 	return p.get(ctx, req.GetNamespace(), req.GetName())
 }
 
@@ -71,6 +78,9 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 	if pod.ResourceVersion != "" {
 		return nil, fault.New(fault.BadRequest, "metadata.resourceVersion must not be set on objects to be created")
 	}
+	if err := p.place(ctx, pod, req.GetNode()); err != nil {
+		return nil, err
+	}
 	name := pod.Name
 	if name == "" && pod.GenerateName != "" {
 		pod.Name = generate(pod.GenerateName)
@@ -93,6 +103,7 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 		if err != nil {
 			return nil, err
 		}
+		p.stored(ctx, o.UID)
 		tell(ctx, o)
 		return body(o)
 	}
@@ -130,11 +141,18 @@ func (p *pods) ReplacePod(ctx context.Context, req *podplanev1.ReplaceRequest) (
 	if pod.Name != req.GetName() {
 		return nil, fault.New(fault.BadRequest, "metadata.name must be the name of the request, %q", req.GetName())
 	}
-	o, err := p.store.UpdatePod(ctx, req.GetNamespace(), req.GetName(), preconditionsOf(pod), dryRun, func(old *v1.Pod) (*v1.Pod, error) {
+	pre, err := carried(ctx, preconditionsOf(pod))
+	if err != nil {
+		return nil, err
+	}
+	o, err := p.store.UpdatePod(ctx, req.GetNamespace(), req.GetName(), pre, dryRun, func(old *v1.Pod) (*v1.Pod, error) {
 		return pod, p.node.Update(pod, old)
 	})
 	if err != nil {
-		return nil, err
+		return nil, point(ctx, err)
+	}
+	if !dryRun {
+		p.stored(ctx, o.UID)
 	}
 	tell(ctx, o)
 	return body(o)
@@ -173,9 +191,15 @@ func (p *pods) DeletePod(ctx context.Context, req *podplanev1.DeleteRequest) (*h
 	if err := p.fromAPI(req.GetNamespace(), req.GetName()); err != nil {
 		return nil, err
 	}
+	if opts.Preconditions, err = carried(ctx, opts.Preconditions); err != nil {
+		return nil, err
+	}
 	o, err := p.store.DeletePod(ctx, req.GetNamespace(), req.GetName(), opts)
 	if err != nil {
-		return nil, err
+		return nil, point(ctx, err)
+	}
+	if !opts.DryRun {
+		p.stored(ctx, o.UID)
 	}
 	tell(ctx, o)
 	return body(o)
@@ -211,7 +235,13 @@ func (p *pods) DeletePods(ctx context.Context, req *podplanev1.DeleteCollectionR
 	if err != nil {
 		return nil, err
 	}
-	return p.deleteAll(ctx, req, func(o *watchcache.Object) (*watchcache.Object, error) {
+	_, carried := rpc.Carried(ctx)
+	others := map[string]bool{}
+	list, err := p.deleteAll(ctx, req, func(o *watchcache.Object) (*watchcache.Object, error) {
+		if node := o.Fields[p.nodeField]; node != p.node.Name {
+			others[node] = true
+			return nil, nil
+		}
 		if p.fromAPI(o.Namespace, o.Name) != nil {
 			return nil, nil
 		}
@@ -219,6 +249,10 @@ func (p *pods) DeletePods(ctx context.Context, req *podplanev1.DeleteCollectionR
 		opts.UID = &o.UID
 		return p.store.DeletePod(ctx, o.Namespace, o.Name, opts)
 	})
+	if err == nil && !carried && len(others) > 0 {
+		rpc.SayElsewhere(ctx, "", slices.Sorted(maps.Keys(others))...)
+	}
+	return list, err
 }
 
 // deleteAll deletes what the selectors find; del gives nil for what is to be left.
@@ -230,6 +264,7 @@ func (r *resource) deleteAll(ctx context.Context, req *podplanev1.DeleteCollecti
 	if err != nil {
 		return nil, err
 	}
+	match = r.onNode(req.GetNode(), match)
 	found, _ := r.table.List(req.GetNamespace(), match)
 	deleted := make([]*watchcache.Object, 0, len(found))
 	for _, o := range found {
@@ -253,6 +288,9 @@ func (p *pods) GetPodLog(req *podplanev1.PodLogRequest, stream bodyStream) error
 	c, ok := p.store.PodByName(req.GetNamespace(), req.GetName())
 	if !ok {
 		return fault.For(fault.NotFound, fault.Object{Resource: "pods", Name: req.GetName()}, "")
+	}
+	if err := p.store.Elsewhere(req.GetNamespace(), req.GetName()); err != nil {
+		return point(stream.Context(), err)
 	}
 	rpc.Tell(stream.Context(), telemetry.About{PodUID: string(c.Pod.UID), Namespace: c.Pod.Namespace, PodName: c.Pod.Name})
 	return p.logs.Stream(stream.Context(), c.Pod, req, func(data []byte) error {

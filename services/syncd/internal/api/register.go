@@ -9,6 +9,7 @@ import (
 
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/admission"
+	"github.com/podplane/podplane/services/syncd/internal/eventlog"
 	"github.com/podplane/podplane/services/syncd/internal/store"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
@@ -38,6 +39,8 @@ type Backends struct {
 	Nodes  View
 	// Conditions are the node's present ones, which may keep pods out; nil for none.
 	Conditions func() []v1.NodeCondition
+	// NodeNames gives the names of all nodes; nil: there is this one only.
+	NodeNames func(context.Context) ([]string, error)
 }
 
 // Register serves syncd's services on s.
@@ -46,16 +49,16 @@ func Register(s grpc.ServiceRegistrar, b Backends) {
 		resource: resource{
 			kind: "Pod", plural: "pods", table: b.Store.Pods(), fields: store.PodFields(), nodeField: store.FieldNodeName, ready: b.Store.WaitSynced,
 		},
-		store: b.Store, node: b.Node, logs: b.Logs, conditions: b.Conditions,
+		store: b.Store, node: b.Node, logs: b.Logs, conditions: b.Conditions, nodeNames: b.NodeNames,
 	})
 	podplanev1.RegisterConfigMapServiceServer(s, newConfigMaps(b.Store))
 	podplanev1.RegisterSecretServiceServer(s, newSecrets(b.Store))
-	podplanev1.RegisterEventServiceServer(s, &eventService{resource: viewed("Event", "events", b.Events)})
-	podplanev1.RegisterNodeServiceServer(s, &nodeService{resource: viewed("Node", "nodes", b.Nodes)})
+	podplanev1.RegisterEventServiceServer(s, &eventService{resource: viewed("Event", "events", eventlog.NodeField, b.Events)})
+	podplanev1.RegisterNodeServiceServer(s, &nodeService{resource: viewed("Node", "nodes", store.FieldName, b.Nodes)})
 }
 
-func viewed(kind, plural string, v View) resource {
-	return resource{kind: kind, plural: plural, table: v.Table(), fields: v.Fields(), ready: v.Ready}
+func viewed(kind, plural, nodeField string, v View) resource {
+	return resource{kind: kind, plural: plural, nodeField: nodeField, table: v.Table(), fields: v.Fields(), ready: v.Ready}
 }
 
 type eventService struct {

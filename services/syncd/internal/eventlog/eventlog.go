@@ -1,4 +1,4 @@
-// Package eventlog is the view of the node's Kubernetes Events that the API lists and watches.
+// Package eventlog is the view of all nodes' Kubernetes Events that the API lists and watches.
 //
 // It owns nothing on the bus: it reads the stream EVENTS and keeps, for each Event, the newest version that was published (publishers
 // repeat an Event under its name with a growing count). Order is the stream's. The view is bounded by number and by age, the oldest go
@@ -31,6 +31,9 @@ const (
 	patience      = 3 * time.Second
 )
 
+// NodeField is the field of an Event's node, which no field selector has.
+const NodeField = "source.host"
+
 // Stream is what the log needs of a bus.Stream.
 type Stream interface {
 	Read(ctx context.Context, from bus.ReadFrom, f func(context.Context, bus.Message) error) error
@@ -58,13 +61,13 @@ type dated struct {
 	at       time.Time
 }
 
-// Open opens the stream and makes a log of a node's Events. It waits for the bus as long as ctx.
-func Open(ctx context.Context, c *bus.Conn, node string, log *slog.Logger) (*Log, error) {
+// Open opens the stream and makes a log of the Events of every node. It waits for the bus as long as ctx.
+func Open(ctx context.Context, c *bus.Conn, log *slog.Logger) (*Log, error) {
 	s, err := bus.OpenStream(ctx, c, bus.Events)
 	if err != nil {
 		return nil, fmt.Errorf("open the stream of events: %w", err)
 	}
-	return New(s, bus.EventPattern(node), log), nil
+	return New(s, bus.EventsEverywhere(), log), nil
 }
 
 // New makes a log of what the stream has on the subjects of a pattern.
@@ -191,6 +194,6 @@ func fieldsOf(e *v1.Event) map[string]string {
 	return map[string]string{
 		"metadata.name": e.Name, "metadata.namespace": e.Namespace, "involvedObject.kind": o.Kind, "involvedObject.namespace": o.Namespace,
 		"involvedObject.name": o.Name, "involvedObject.uid": string(o.UID), "involvedObject.fieldPath": o.FieldPath, "reason": e.Reason,
-		"reportingComponent": e.ReportingController, "source": e.Source.Component, "type": e.Type,
+		"reportingComponent": e.ReportingController, "source": e.Source.Component, "type": e.Type, NodeField: e.Source.Host,
 	}
 }

@@ -60,7 +60,7 @@ func TestEventsAreSeenWithTheirNewestCount(t *testing.T) {
 	publish(message(t, "old.1", 1))
 	publish(bus.Message{Subject: bus.EventSubject(node, "u", "X"), Data: []byte("not an event")})
 	publish(message(t, "old.1", 4))
-	l, err := eventlog.Open(t.Context(), c, node, slog.New(slog.DiscardHandler))
+	l, err := eventlog.Open(t.Context(), c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/daemon"
+	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/api"
 	"github.com/podplane/podplane/services/syncd/internal/eventlog"
@@ -53,7 +54,7 @@ func (c Config) Admit(candidate *v1.Pod, active []*v1.Pod) error {
 
 // Start registers the services on deps.GRPC and starts their feeds; runtime may be nil. The store is run by the caller, who then calls deps.Serve.
 func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, runtime node.Versioner) error {
-	log, err := eventlog.Open(ctx, deps.Bus, deps.Node, deps.Log)
+	log, err := eventlog.Open(ctx, deps.Bus, deps.Log)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 		BusErr: deps.Bus.Err, Log: deps.Log,
 	})
 	api.Register(deps.GRPC, api.Backends{
-		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions,
+		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions, NodeNames: view.Nodes,
 	})
 	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Active: cfg.StaticPods, Events: deps.Events, Log: deps.Log})
 	deps.AddCheck("store", func(context.Context) error {
@@ -76,12 +77,17 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 	deps.Go("events", quiet(log.Run))
 	deps.Go("node", quiet(func(ctx context.Context) error {
 		defer deps.Bus.OnState(func(bool) { view.Wake() })()
-		// evictd makes the bucket; until it has run once there is no condition to read.
-		conditions, err := bus.Open(ctx, deps.Bus, bus.Conditions)
+		nodes, err := bus.Open(ctx, deps.Bus, bus.Nodes)
 		if err != nil {
-			return fmt.Errorf("open the bucket of conditions: %w", err)
+			return fmt.Errorf("open the bucket of nodes: %w", err)
 		}
-		return view.Run(ctx, conditions)
+		return view.Run(ctx, node.Sources{Nodes: nodes, Services: deps.Bus, Conditions: func(ctx context.Context) (node.Bucket[*podplanev1.ConditionRecord], error) {
+			conditions, err := bus.Open(ctx, deps.Bus, bus.Conditions)
+			if err != nil {
+				return nil, fmt.Errorf("open the bucket of conditions: %w", err)
+			}
+			return conditions, nil
+		}})
 	}))
 	deps.Go("manifests", quiet(files.Run))
 	return nil

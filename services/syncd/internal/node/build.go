@@ -12,12 +12,25 @@ import (
 	"github.com/podplane/podplane/internal/bus"
 )
 
-const defaultMaxPods = 110
+const (
+	defaultMaxPods = 110
+	reasonUnknown  = "NodeStatusUnknown"
+)
 
-// build makes the node as it is now. mu is held.
-func (v *View) build(now time.Time) *v1.Node {
-	conditions := v.pressures(now)
-	conditions = append(conditions, v.readiness(now))
+// build makes a node as it is now: what it says about itself with its conditions. mu is held.
+func (v *View) build(node string, now time.Time) *v1.Node {
+	n := v.others[node]
+	if node == v.opts.Node {
+		n = v.describe()
+	} else {
+		n = n.DeepCopy()
+	}
+	n.Status.Conditions = append(v.pressures(node, now), v.readiness(node, now))
+	return n
+}
+
+// describe is what this node says about itself. mu is held.
+func (v *View) describe() *v1.Node {
 	most := v.opts.MaxPods
 	if most <= 0 {
 		most = defaultMaxPods
@@ -41,7 +54,7 @@ func (v *View) build(now time.Time) *v1.Node {
 			Name: v.opts.Node, UID: types.UID(v.opts.Node), CreationTimestamp: metav1.NewTime(f.booted), Labels: Labels(v.opts.Node),
 		},
 		Status: v1.NodeStatus{
-			Capacity: capacity, Allocatable: capacity.DeepCopy(), Conditions: conditions, Addresses: addresses,
+			Capacity: capacity, Allocatable: capacity.DeepCopy(), Addresses: addresses,
 			NodeInfo: v1.NodeSystemInfo{
 				MachineID: f.machineID, SystemUUID: f.systemUUID, BootID: f.bootID, KernelVersion: f.kernel, OSImage: f.osImage,
 				ContainerRuntimeVersion: v.runtime, KubeletVersion: "podplane " + v.opts.Version, OperatingSystem: "linux", Architecture: goarch,
@@ -50,32 +63,32 @@ func (v *View) build(now time.Time) *v1.Node {
 	}
 }
 
-// Conditions are what evictd and pleg say about the node now.
+// Conditions are what evictd and pleg say about this node now.
 func (v *View) Conditions() []v1.NodeCondition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.pressures(v.opts.Now())
+	return v.pressures(v.opts.Node, v.opts.Now())
 }
 
-// pressures are the conditions of the node under Kubernetes' names, Unknown where their writer is silent.
-func (v *View) pressures(now time.Time) []v1.NodeCondition {
+// pressures are the conditions of a node under Kubernetes' names, Unknown where their writer is silent.
+func (v *View) pressures(node string, now time.Time) []v1.NodeCondition {
 	list := make([]v1.NodeCondition, 0, 6)
 	for _, t := range []string{bus.ConditionMemoryPressure, bus.ConditionDiskPressure, bus.ConditionPIDPressure, bus.ConditionRuntimeReady, bus.ConditionNetworkReady} {
-		list = append(list, v.condition(t, now))
+		list = append(list, v.condition(node, t, now))
 	}
 	return list
 }
 
-func (v *View) condition(name string, now time.Time) v1.NodeCondition {
+func (v *View) condition(node, name string, now time.Time) v1.NodeCondition {
 	c := v1.NodeCondition{Type: v1.NodeConditionType(name), Status: v1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "no service has said anything about it yet"}
-	r := v.conditions[name]
+	r := v.conditions[id{node, name}]
 	if r == nil {
 		return c
 	}
 	heartbeat := r.GetHeartbeat().AsTime()
 	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(heartbeat), metav1.NewTime(r.GetTransition().AsTime())
 	if age := now.Sub(heartbeat); age > Stale {
-		c.Reason, c.Message = "NodeStatusUnknown", "the service that watches it has been silent since "+heartbeat.UTC().Format(time.RFC3339)
+		c.Reason, c.Message = reasonUnknown, "the service that watches it has been silent since "+heartbeat.UTC().Format(time.RFC3339)
 		c.LastTransitionTime = metav1.NewTime(heartbeat.Add(Stale))
 		return c
 	}
@@ -83,25 +96,32 @@ func (v *View) condition(name string, now time.Time) v1.NodeCondition {
 	return c
 }
 
-// readiness sums up. It remembers when it last changed.
-func (v *View) readiness(now time.Time) v1.NodeCondition {
+// readiness sums up. It remembers when it last changed. mu is held.
+func (v *View) readiness(node string, now time.Time) v1.NodeCondition {
 	var why []string
 	for _, t := range []string{bus.ConditionRuntimeReady, bus.ConditionNetworkReady} {
-		if c := v.condition(t, now); c.Status != v1.ConditionTrue {
+		if c := v.condition(node, t, now); c.Status != v1.ConditionTrue {
 			why = append(why, t+" is "+string(c.Status)+": "+c.Message)
 		}
 	}
-	if err := v.opts.BusErr(); err != nil {
-		why = append(why, "the bus is away: "+err.Error())
-	}
+	away := v.opts.BusErr()
 	c := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "podplane is posting ready status"}
-	if len(why) > 0 {
+	switch {
+	case node != v.opts.Node && away != nil:
+		c.Status, c.Reason, c.Message = v1.ConditionUnknown, reasonUnknown, "node "+v.opts.Node+", which was asked, can't see it: the bus is away: "+away.Error()
+	case node != v.opts.Node && !v.live[node]:
+		c.Status, c.Reason, c.Message = v1.ConditionUnknown, reasonUnknown, "no syncd of the node is registered"
+	case away != nil:
+		why = append(why, "the bus is away: "+away.Error())
+		fallthrough
+	case len(why) > 0:
 		c.Status, c.Reason, c.Message = v1.ConditionFalse, "KubeletNotReady", strings.Join(why, "; ")
 	}
-	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), v.ready.LastTransitionTime
-	if v.ready.Status != c.Status {
+	before := v.ready[node]
+	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), before.LastTransitionTime
+	if before.Status != c.Status {
 		c.LastTransitionTime = metav1.NewTime(now)
 	}
-	v.ready = c
+	v.ready[node] = c
 	return c
 }

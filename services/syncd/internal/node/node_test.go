@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/node"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
@@ -38,11 +40,62 @@ func (c conditions) Watch(ctx context.Context, _ string, h bus.Handler[*podplane
 	}
 }
 
-func (c conditions) set(kind, status string) {
+func (c conditions) set(kind, status string) { c.setOf(name, kind, status) }
+
+func (c conditions) setOf(node, kind, status string) {
 	now := timestamppb.New(time.Now())
 	c.entries <- bus.Entry[*podplanev1.ConditionRecord]{
-		Key: bus.ConditionKey(name, kind), Value: &podplanev1.ConditionRecord{Type: kind, Status: status, Reason: "Said", Heartbeat: now, Transition: now},
+		Key: bus.ConditionKey(node, kind), Value: &podplanev1.ConditionRecord{Type: kind, Status: status, Reason: "Said", Heartbeat: now, Transition: now},
 	}
+}
+
+// nodes is the bucket of nodes: what this node puts, and what others have put.
+type nodes struct {
+	entries chan bus.Entry[*podplanev1.NodeRecord]
+	put     chan *podplanev1.NodeRecord
+}
+
+func (n nodes) Watch(ctx context.Context, _ string, h bus.Handler[*podplanev1.NodeRecord]) error {
+	h.Synced()
+	for {
+		select {
+		case e := <-n.entries:
+			h.Apply(e)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (n nodes) Put(_ context.Context, _ string, r *podplanev1.NodeRecord) (uint64, error) {
+	n.put <- r
+	return 1, nil
+}
+
+// services are the registrations: the names of nodes with a syncd.
+type services chan []string
+
+func (s services) WatchServices(ctx context.Context, _ string, f func([]*podplanev1.ServiceRecord)) error {
+	for {
+		select {
+		case names := <-s:
+			var list []*podplanev1.ServiceRecord
+			for _, n := range names {
+				list = append(list, &podplanev1.ServiceRecord{Service: bus.ServiceSyncd, Node: n})
+			}
+			f(list)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func sources(c conditions) (node.Sources, nodes, services) {
+	n := nodes{entries: make(chan bus.Entry[*podplanev1.NodeRecord]), put: make(chan *podplanev1.NodeRecord, 16)}
+	s := make(services)
+	return node.Sources{
+		Conditions: func(context.Context) (node.Bucket[*podplanev1.ConditionRecord], error) { return c, nil }, Nodes: n, Services: s,
+	}, n, s
 }
 
 type versioner struct{}
@@ -53,9 +106,14 @@ func (versioner) Version(context.Context) (cri.Version, error) {
 
 func current(t *testing.T, v *node.View) *v1.Node {
 	t.Helper()
+	return shown(t, v, name)
+}
+
+func shown(t *testing.T, v *node.View, name string) *v1.Node {
+	t.Helper()
 	o, ok := v.Table().Get("", name)
 	if !ok {
-		t.Fatal("there is no node")
+		t.Fatalf("there is no node %s", name)
 	}
 	data, err := o.JSON()
 	if err != nil {
@@ -88,7 +146,8 @@ func TestConditions(t *testing.T) {
 		c := conditions{make(chan bus.Entry[*podplanev1.ConditionRecord])}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- v.Run(ctx, c) }()
+		from, _, _ := sources(c)
+		go func() { ended <- v.Run(ctx, from) }()
 		synctest.Wait()
 		first := current(t, v)
 		if r := condition(first, v1.NodeReady); r.Status != v1.ConditionFalse || !strings.Contains(r.Message, "RuntimeReady is Unknown") {
@@ -126,7 +185,7 @@ func TestConditions(t *testing.T) {
 		if r := condition(current(t, v), v1.NodeReady); r.Status != v1.ConditionTrue || !r.LastTransitionTime.Equal(&ready) {
 			t.Errorf("still ready: %+v, since %v", r, ready)
 		}
-		if v.Table().Version() > version+2 {
+		if v.Table().Version() > version+2<<10 {
 			t.Errorf("%d versions for one change", v.Table().Version()-version)
 		}
 
@@ -149,6 +208,80 @@ func TestConditions(t *testing.T) {
 		}
 		if _, err := w.Next(t.Context()); err == nil {
 			t.Error("a watch goes on after the end")
+		}
+	})
+}
+
+// TestAnotherNode shows a node as long as it says something, and says Unknown when it is silent.
+func TestAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var away error
+		view := func(name string) *node.View {
+			return node.New(node.Options{
+				Node: name, Version: "1.2.3", Root: t.TempDir(), Addresses: []string{"10.0.0.9"},
+				BusErr: func() error { mu.Lock(); defer mu.Unlock(); return away },
+			})
+		}
+		run := func(v *node.View, from node.Sources) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); _ = v.Run(ctx, from) }()
+			t.Cleanup(func() { cancel(); <-ended })
+		}
+		first, firstNodes, _ := sources(conditions{make(chan bus.Entry[*podplanev1.ConditionRecord])})
+		run(view("other.example"), first)
+		record := <-firstNodes.put
+
+		c := conditions{make(chan bus.Entry[*podplanev1.ConditionRecord])}
+		from, nodes, services := sources(c)
+		v := view(name)
+		run(v, from)
+		if _, err := v.Nodes(t.Context()); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+			t.Errorf("before the registrations are known: %v", err)
+		}
+		services <- []string{name}
+		synctest.Wait()
+		if all, err := v.Nodes(t.Context()); err != nil || !slices.Equal(all, []string{name}) {
+			t.Errorf("alone: %v, %v", all, err)
+		}
+
+		nodes.entries <- bus.Entry[*podplanev1.NodeRecord]{Key: bus.NodeKey("other.example"), Value: record}
+		services <- []string{name, "other.example"}
+		for _, kind := range []string{bus.ConditionRuntimeReady, bus.ConditionNetworkReady} {
+			c.setOf("other.example", kind, "True")
+		}
+		synctest.Wait()
+		other := shown(t, v, "other.example")
+		if r := condition(other, v1.NodeReady); r.Status != v1.ConditionTrue {
+			t.Errorf("a healthy one: %+v", r)
+		}
+		if other.Status.Addresses[0].Address != "10.0.0.9" || other.Status.Capacity.Pods().Value() != 110 {
+			t.Errorf("got %+v", other.Status)
+		}
+		if all, err := v.Nodes(t.Context()); err != nil || !slices.Equal(all, []string{name, "other.example"}) {
+			t.Errorf("two: %v, %v", all, err)
+		}
+
+		services <- []string{name}
+		synctest.Wait()
+		if r := condition(shown(t, v, "other.example"), v1.NodeReady); r.Status != v1.ConditionUnknown || !strings.Contains(r.Message, "registered") {
+			t.Errorf("without services: %+v", r)
+		}
+		services <- []string{name, "other.example"}
+		mu.Lock()
+		away = errors.New("connection refused")
+		mu.Unlock()
+		v.Wake()
+		synctest.Wait()
+		if r := condition(shown(t, v, "other.example"), v1.NodeReady); r.Status != v1.ConditionUnknown || !strings.Contains(r.Message, "connection refused") {
+			t.Errorf("without the bus here: %+v", r)
+		}
+		nodes.entries <- bus.Entry[*podplanev1.NodeRecord]{Key: bus.NodeKey("other.example"), Deleted: true}
+		services <- []string{name}
+		synctest.Wait()
+		if _, there := v.Table().Get("", "other.example"); there {
+			t.Error("a node that was forgotten is shown")
 		}
 	})
 }

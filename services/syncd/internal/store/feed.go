@@ -39,15 +39,14 @@ func Open(ctx context.Context, c *bus.Conn, opts Options) (*Feed, error) {
 // Run feeds the store until ctx ends.
 func (f *Feed) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	pattern := bus.NodePattern(f.opts.Node)
 	g.Go(func() error {
-		return f.pods.Watch(ctx, pattern, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce(), Reached: f.atPods.set})
+		return f.pods.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce(), Reached: f.atPods.set})
 	})
 	g.Go(func() error {
-		return f.status.Watch(ctx, pattern, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce(), Reached: f.atStat.set})
+		return f.status.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce(), Reached: f.atStat.set})
 	})
 	g.Go(func() error {
-		return f.objects.Watch(ctx, ">", bus.Handler[*podplanev1.ObjectRecord]{Apply: f.onObject, Synced: f.sayOnce()})
+		return f.objects.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.ObjectRecord]{Apply: f.onObject, Synced: f.sayOnce()})
 	})
 	g.Go(func() error {
 		f.sweep(ctx)
@@ -61,7 +60,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	return err
 }
 
-// sweep deletes the statuses of pods that are gone: the rest of a removal during which this service ended.
+// sweep deletes the statuses of the node's pods that are gone: the rest of a removal during which this service ended.
 func (f *Feed) sweep(ctx context.Context) {
 	select {
 	case <-f.synced:
@@ -71,7 +70,7 @@ func (f *Feed) sweep(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for uid, st := range f.statuses {
-		if f.byUID[uid] != nil {
+		if f.byUID[uid] != nil || st.rec.GetNode() != f.opts.Node {
 			continue
 		}
 		key, rev := f.podKey(uid), st.rev

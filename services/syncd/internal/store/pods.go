@@ -38,6 +38,8 @@ type NewPod struct {
 // Preconditions must hold for a change; nil fields say nothing.
 type Preconditions struct {
 	UID, ResourceVersion *string
+	// Seen says what ResourceVersion means, where another replica gave it; nil: this one did.
+	Seen *Seen
 }
 
 // DeleteOptions say how a pod is to go.
@@ -136,8 +138,8 @@ func (r *refusal) Unwrap() error { return r.err }
 // maxRaces bounds how often a creation is decided anew because another replica, or a deletion, was faster.
 const maxRaces = 100
 
-// admit decides on a pod and stores it, only if nothing has been stored about the node's pods since what it was decided on:
-// another replica may have taken the name, or the last room, meanwhile. Then it is decided anew. Creations of this replica
+// admit decides on a pod and stores it, only if nothing has been stored about any node's pods since what it was decided on:
+// another replica or node may have taken the name, or the last room, meanwhile. Then it is decided anew. Creations of this replica
 // wait for each other.
 func (s *Store) admit(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecord, fresh bool) error {
 	waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
@@ -160,7 +162,7 @@ func (s *Store) admit(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecor
 
 func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecord, fresh bool) error {
 	var rev uint64
-	key, pattern := s.podKey(rec.GetUid()), bus.NodePattern(s.opts.Node)
+	key := s.podKey(rec.GetUid())
 	var release func()
 	defer func() {
 		if release != nil {
@@ -180,7 +182,7 @@ func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodR
 				return &refusal{err}
 			}
 		}
-		rev, err = s.pods.CreateAfter(ctx, key, rec, pattern, last)
+		rev, err = s.pods.CreateAfter(ctx, key, rec, bus.AllKeys, last)
 		if again && fault.Is(err, fault.AlreadyExists) {
 			rev, err = confirm(ctx, s.pods, key, rec, err)
 		}
@@ -209,7 +211,9 @@ func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if uid, taken := s.names[n]; taken {
-		if s.byUID[uid].pod.DeletionTimestamp != nil {
+		if e := s.byUID[uid]; !s.own(e.rec.GetNode()) {
+			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: on node %q; names are unique over all nodes", n.name, e.rec.GetNode())
+		} else if e.pod.DeletionTimestamp != nil {
 			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: the pod of that name is being deleted and is not gone yet", n.name)
 		}
 		return nil, podFault(fault.AlreadyExists, n.name, "")
@@ -230,11 +234,11 @@ func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
 	}, nil
 }
 
-// active are the pods that hold or will hold resources: all but those whose containers have ended for good. mu is held.
+// active are the pods of this node that hold or will hold resources: all but those whose containers have ended for good. mu is held.
 func (s *Store) active() []*v1.Pod {
 	list := make([]*v1.Pod, 0, len(s.byUID)+len(s.pending))
 	for uid, e := range s.byUID {
-		if s.statuses[uid].rec.GetPhase() != podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED {
+		if s.own(e.rec.GetNode()) && s.statuses[uid].rec.GetPhase() != podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED {
 			list = append(list, e.pod)
 		}
 	}
@@ -357,7 +361,11 @@ func (s *Store) begin(ctx context.Context, namespace, name string, pre Precondit
 		unlock()
 		return nil, nil, podFault(fault.NotFound, name, "")
 	}
-	if err := pre.check("pods", s.present(e)); err != nil {
+	if err := s.elsewhere(e); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	if err := s.translate(pre, e).check("pods", s.present(e)); err != nil {
 		unlock()
 		return nil, nil, err
 	}

@@ -51,7 +51,7 @@ func (s *Store) CatchUp(ctx context.Context) error {
 	if _, err := s.catchUpPods(ctx); err != nil {
 		return err
 	}
-	rev, err := s.status.LastRevision(ctx, bus.NodePattern(s.opts.Node))
+	rev, err := s.status.LastRevision(ctx, bus.AllKeys)
 	if err == nil {
 		err = s.atStat.wait(ctx, rev)
 	}
@@ -61,9 +61,9 @@ func (s *Store) CatchUp(ctx context.Context) error {
 	return nil
 }
 
-// catchUpPods gives the last revision of the node's pods, which the view has.
+// catchUpPods gives the last revision of any node's pods, which the view has.
 func (s *Store) catchUpPods(ctx context.Context) (uint64, error) {
-	rev, err := s.pods.LastRevision(ctx, bus.NodePattern(s.opts.Node))
+	rev, err := s.pods.LastRevision(ctx, bus.AllKeys)
 	if err == nil {
 		err = s.atPods.wait(ctx, rev)
 	}

@@ -170,10 +170,10 @@ func (s *Store) ConfigMaps() *watchcache.Table { return s.configMaps }
 // Secrets is the table of Secrets.
 func (s *Store) Secrets() *watchcache.Table { return s.secrets }
 
-// Node is the name of the node whose pods these are.
+// Node is the name of the node whose pods are changed here.
 func (s *Store) Node() string { return s.opts.Node }
 
-// Subscribe calls fn with every pod that is, then with each change. fn must not block and must not change the store; it may read.
+// Subscribe calls fn with every pod of this node that is, then with each change. fn must not block and must not change the store; it may read.
 // The calls may come from any goroutine, one at a time. The function that it returns ends the subscription.
 func (s *Store) Subscribe(fn func(PodChange)) (cancel func()) {
 	s.order.Lock()
@@ -191,7 +191,7 @@ func (s *Store) Subscribe(fn func(PodChange)) (cancel func()) {
 	}
 }
 
-// Replay calls fn with every pod that is, in the order of Subscribe's calls: no change comes in between.
+// Replay calls fn with every pod of this node that is, in the order of Subscribe's calls: no change comes in between.
 func (s *Store) Replay(fn func(PodChange)) {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -200,18 +200,20 @@ func (s *Store) Replay(fn func(PodChange)) {
 	}
 }
 
-// Snapshot gives every desired pod.
+// Snapshot gives every desired pod of this node.
 func (s *Store) Snapshot() []PodChange {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]PodChange, 0, len(s.byUID))
 	for uid, e := range s.byUID {
-		all = append(all, PodChange{UID: uid, Record: e.rec, Pod: e.pod})
+		if s.own(e.rec.GetNode()) {
+			all = append(all, PodChange{UID: uid, Record: e.rec, Pod: e.pod})
+		}
 	}
 	return all
 }
 
-// Pod finds a desired pod by its UID.
+// Pod finds a desired pod by its UID, on whichever node it is.
 func (s *Store) Pod(uid string) (PodChange, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +224,7 @@ func (s *Store) Pod(uid string) (PodChange, bool) {
 	return PodChange{UID: uid, Record: e.rec, Pod: e.pod}, true
 }
 
-// PodByName finds a desired pod by its name.
+// PodByName finds a desired pod by its name, on whichever node it is.
 func (s *Store) PodByName(namespace, name string) (PodChange, bool) {
 	s.mu.Lock()
 	uid, ok := s.names[nsName{namespace, name}]
@@ -241,7 +243,11 @@ func (s *Store) Status(uid string) (*podplanev1.StatusRecord, bool) {
 	return e.rec, ok
 }
 
+// publish tells the subscribers, who care for this node only.
 func (s *Store) publish(c PodChange) {
+	if !s.own(c.Record.GetNode()) {
+		return
+	}
 	for _, fn := range s.subs {
 		fn(c)
 	}

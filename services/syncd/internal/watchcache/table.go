@@ -6,7 +6,8 @@
 // A Table has one feeder, which calls Set and Delete; any number of readers. Each change gets the next version. Versions grow for as
 // long as the host's clock does not go back across a restart: a new Table starts at the present time in microseconds, far beyond what
 // the one before can have reached. So a version of an earlier run is never mistaken for one of this run: watching from it answers
-// "expired" and the client lists again.
+// "expired" and the client lists again. The last digits, in binary, are random and the same for all versions of a Table: those of another
+// replica, which may have started at the same time, are told from its own.
 //
 // # Loss and back-pressure
 //
@@ -15,6 +16,7 @@
 package watchcache
 
 import (
+	"math/rand/v2"
 	"sort"
 	"strconv"
 	"sync"
@@ -87,6 +89,9 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
+// stride is how far versions are apart.
+const stride = 1 << 10
+
 type key struct{ namespace, name string }
 
 // Table is the present state and the history.
@@ -105,7 +110,7 @@ type Table struct {
 
 // New makes an empty table.
 func New(limits Limits) *Table {
-	base := uint64(time.Now().UnixMicro())
+	base := uint64(time.Now().UnixMicro())*stride + rand.Uint64N(stride)
 	return &Table{
 		limits: limits.withDefaults(), version: base, oldest: base,
 		objects: make(map[key]*Object), watchers: make(map[*Watcher]struct{}),
@@ -116,7 +121,7 @@ func New(limits Limits) *Table {
 func (t *Table) Set(o Object) *Object {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.version++
+	t.version += stride
 	o.Version = t.version
 	k := key{o.Namespace, o.Name}
 	before := t.objects[k]
@@ -135,7 +140,7 @@ func (t *Table) Delete(namespace, name string) *Object {
 		return nil
 	}
 	delete(t.objects, k)
-	t.version++
+	t.version += stride
 	t.record(Change{Version: t.version, Before: before})
 	last := *before
 	last.Version = t.version

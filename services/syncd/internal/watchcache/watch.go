@@ -58,7 +58,7 @@ func (t *Table) Watch(from uint64, f Filter) (*Watcher, error) {
 	if from == 0 {
 		w.initial, w.start, w.seen = t.list(f.Namespace, f.Match), t.version, t.version
 	} else {
-		if from < t.oldest || from > t.version {
+		if from < t.oldest || from > t.version || from%stride != t.version%stride {
 			return nil, fault.New(fault.Expired, "too old resource version: %d (%d)", from, t.oldest)
 		}
 		for i := len(t.history) - 1; i >= 0 && t.history[i].Version > from; i-- {

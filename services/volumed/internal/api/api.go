@@ -12,7 +12,8 @@ import (
 
 // Source knows the state of every pod's volumes.
 type Source interface {
-	Records(ctx context.Context, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error)
+	// Records gives those of a node, or of every node ("").
+	Records(ctx context.Context, node string, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error)
 }
 
 // Server implements podplane.v1.VolumeService.
@@ -26,7 +27,7 @@ func New(s Source) *Server { return &Server{source: s} }
 
 // ListVolumes answers what is set up, sorted by namespace, name and UID.
 func (s *Server) ListVolumes(ctx context.Context, r *podplanev1.ListVolumesRequest) (*podplanev1.ListVolumesResponse, error) {
-	list, err := s.source.Records(ctx, func(namespace, name, uid string) bool {
+	list, err := s.source.Records(ctx, r.GetNode(), func(namespace, name, uid string) bool {
 		return is(r.GetNamespace(), namespace) && is(r.GetName(), name) && is(r.GetUid(), uid)
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ type source struct {
 	err  error
 }
 
-func (s source) Records(_ context.Context, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error) {
+func (s source) Records(_ context.Context, _ string, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error) {
 	var list []*podplanev1.VolumesRecord
 	for _, k := range s.keys {
 		p := strings.Split(k, "/")

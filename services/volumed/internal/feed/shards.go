@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/podplane/podplane/internal/bus"
+	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/shard"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/volumed/internal/controller"
@@ -48,24 +49,36 @@ func (s *Shards) Lose(ctx context.Context, shards []int) {
 	_ = s.Controller.Lose(ctx, shards) // only a controller that has ended fails
 }
 
-// Volumes answers the volumes of all pods: of its own shards from the controller, of others' from their records.
+// Volumes answers the volumes of the pods of one node or all: of its own shards from the controller, of others' from their records.
 type Volumes struct {
 	*Shards
 	Holds func(shard int) bool
 }
 
 // Records implements api.Source.
-func (v Volumes) Records(ctx context.Context, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error) {
-	list, err := v.Controller.Records(ctx, match)
-	if err != nil || v.all() {
-		return list, err
+func (v Volumes) Records(ctx context.Context, node string, match func(namespace, name, uid string) bool) ([]*podplanev1.VolumesRecord, error) {
+	var list []*podplanev1.VolumesRecord
+	if node == "" || node == v.Node {
+		var err error
+		if list, err = v.Controller.Records(ctx, match); err != nil || node != "" && v.all() {
+			return list, err
+		}
 	}
-	stored, err := v.Bucket.List(ctx, bus.NodePattern(v.Node))
-	if err != nil {
+	pattern := bus.AllKeys
+	if node != "" {
+		pattern = bus.NodePattern(node)
+	}
+	stored, err := v.Bucket.List(ctx, pattern)
+	switch {
+	case fault.Is(err, fault.Unavailable) && node == "" && v.all():
+		return list, nil // what is known here is known without the bus
+	case err != nil:
 		return nil, fmt.Errorf("read the other replicas' records: %w", err)
 	}
 	for _, e := range stored {
-		if r := e.Value; !v.Holds(ShardOf(e.Key)) && match(r.GetNamespace(), r.GetName(), r.GetUid()) {
+		r := e.Value
+		known := r.GetNode() == v.Node && v.Holds(ShardOf(e.Key))
+		if !known && match(r.GetNamespace(), r.GetName(), r.GetUid()) {
 			list = append(list, r)
 		}
 	}
