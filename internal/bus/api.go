@@ -53,8 +53,10 @@ func (e *apiError) Error() string {
 
 func (e *apiError) kind() fault.Kind {
 	switch e.ErrCode {
-	case codeWrongLastSequence, codeWrongLastConstant:
+	case codeWrongLastSequence:
 		return fault.Conflict
+	case codeWrongLastConstant:
+		return fault.Unavailable // a write that it depends on is under way: whether it holds is not known yet
 	case codeNoMessage, codeStreamNotFound:
 		return fault.NotFound
 	case codeMessageTooLarge:

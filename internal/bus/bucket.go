@@ -211,9 +211,20 @@ func (b *Bucket[T]) send(ctx context.Context, m *nats.Msg, expect expectation) (
 			m.Header[headerExpectedOf] = []string{expect.of}
 		}
 	}
-	ack, err := b.c.publish(ctx, m)
-	return ack.Sequence, err
+	for pause := minUnderWay; ; pause *= 2 {
+		ack, err := b.c.publish(ctx, m)
+		// In a cluster a write is refused while another one under the same expectation is on its way to the other servers.
+		if !isCode(err, codeWrongLastConstant) || pause > maxUnderWay || b.c.sleep(ctx, pause) != nil {
+			return ack.Sequence, err
+		}
+	}
 }
+
+// How long the end of others' writes is waited for: 63 ms in all.
+const (
+	minUnderWay = time.Millisecond
+	maxUnderWay = 32 * time.Millisecond
+)
 
 // last gives the newest message of a key, a marker too.
 func (b *Bucket[T]) last(ctx context.Context, key string) (Entry[T], error) {

@@ -250,7 +250,9 @@ func (b buckets) stored() api.Stored {
 		Conditions: func(ctx context.Context, node string) ([]*podplanev1.ConditionRecord, error) {
 			return listed(ctx, b.conditions, node)
 		},
-		Orders: func(ctx context.Context, node string) ([]*podplanev1.EvictionRecord, error) { return listed(ctx, b.evictions, node) },
+		Orders: func(ctx context.Context, node string) ([]*podplanev1.EvictionRecord, error) {
+			return listed(ctx, b.evictions, node)
+		},
 	}
 }
 

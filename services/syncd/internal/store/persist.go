@@ -13,13 +13,18 @@ import (
 // A change is tried again while the bus is away, until the store's patience ends. An attempt without an answer may have been stored all
 // the same: the next one finds out by looking at what is there.
 
-const retryPause = 100 * time.Millisecond
+// The pauses between attempts.
+const (
+	minRetryPause = 5 * time.Millisecond
+	maxRetryPause = 100 * time.Millisecond
+)
 
 // patient calls try until it gives something else than Unavailable or the time is over. It goes on when the caller goes away: whoever was
 // half way through a change must know how it ended.
 func patient(ctx context.Context, patience time.Duration, try func(ctx context.Context, again bool) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
+	pause := minRetryPause
 	for again := false; ; again = true {
 		err := try(ctx, again)
 		if err == nil || !(fault.Is(err, fault.Unavailable) || fault.Is(err, fault.DeadlineExceeded)) {
@@ -28,7 +33,8 @@ func patient(ctx context.Context, patience time.Duration, try func(ctx context.C
 		select {
 		case <-ctx.Done():
 			return unavailable(fault.New(fault.Unavailable, "the bus did not confirm the change within %v: %w", patience, err))
-		case <-time.After(retryPause):
+		case <-time.After(pause):
+			pause = min(2*pause, maxRetryPause)
 		}
 	}
 }

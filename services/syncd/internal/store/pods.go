@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
@@ -135,9 +136,6 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// maxRaces bounds how often a creation is decided anew because another replica, or a deletion, was faster.
-const maxRaces = 100
-
 // admit decides on a pod and stores it, only if nothing has been stored about any node's pods since what it was decided on:
 // another replica or node may have taken the name, or the last room, meanwhile. Then it is decided anew. Creations of this replica
 // wait for each other.
@@ -152,10 +150,13 @@ func (s *Store) admit(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecor
 		return &refusal{err}
 	}
 	defer unlock()
-	for race := 1; ; race++ {
+	for begun := time.Now(); ; {
 		err := s.admitOnce(ctx, pod, rec, fresh)
-		if refused := (*refusal)(nil); errors.As(err, &refused) || !fault.Is(err, fault.Conflict) || race == maxRaces {
+		if refused := (*refusal)(nil); errors.As(err, &refused) || !fault.Is(err, fault.Conflict) {
 			return err
+		}
+		if time.Since(begun) > s.opts.Patience {
+			return unavailable(fault.New(fault.Unavailable, "other pods kept being stored first: %w", err))
 		}
 	}
 }
