@@ -15,6 +15,7 @@ import (
 	"github.com/podplane/podplane/cmd/podplane/internal/cli"
 	"github.com/podplane/podplane/cmd/podplane/internal/credentials"
 	"github.com/podplane/podplane/cmd/podplane/internal/doctor"
+	"github.com/podplane/podplane/cmd/podplane/internal/forget"
 	"github.com/podplane/podplane/cmd/podplane/internal/incontainer"
 	"github.com/podplane/podplane/cmd/podplane/internal/keys"
 	"github.com/podplane/podplane/cmd/podplane/internal/natsd"
@@ -56,6 +57,7 @@ without any control plane. "podplane up" starts it; "podplane apply -f pod.yaml"
 		}
 	}
 	add("host", slices.Concat(up.Commands(), doctor.Commands(), backup.Commands(), keys.Commands(), credentials.Commands())...)
+	add("host", forget.Command())
 	add("use", cli.Commands()...)
 	add("service", natsd.Command(), syncd.Command(), pleg.Command(), prober.Command(), volumed.Command(), evictd.Command(), gateway.Command())
 	add("container", incontainer.Commands()...)

@@ -16,12 +16,15 @@ const (
 	carriedKey   = "podplane-carried"
 	revisionKey  = "podplane-revision"
 	afterKey     = "podplane-after"
+
+	// pushbackKey with a negative number keeps gRPC from asking the same replica once more.
+	pushbackKey = "grpc-retry-pushback-ms"
 )
 
 // SayElsewhere says with the answer of a call that it, or the rest of it, is for other nodes; seen is what the asked one knows of it and the other is
 // to be told. ctx is the handler's.
 func SayElsewhere(ctx context.Context, seen string, nodes ...string) {
-	md := metadata.MD{elsewhereKey: nodes}
+	md := metadata.MD{elsewhereKey: nodes, pushbackKey: {"-1"}}
 	if seen != "" {
 		md.Set(seenKey, seen)
 	}

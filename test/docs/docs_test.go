@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // pages are run one after the other on one Podplane; each cleans up after itself.
-var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md"}
+var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md", "docs/nodes.md"}
 
 func TestPages(t *testing.T) {
 	node := testkit.Containerd(t)

@@ -28,6 +28,10 @@ func TestOneWriterPerRecord(t *testing.T) {
 	s, ctx := newStack(t), testContext(t)
 	heard := audit(t, s)
 	live(t, ctx, s)
+	// What a node says about itself it says when syncd starts.
+	if err := s.Kill(bus.ServiceSyncd); err != nil {
+		t.Fatal(err)
+	}
 	// What is renewed without anything happening is heard within its interval.
 	testkit.Eventually(testContextOf(t, time.Minute), t, "every service is heard", func(context.Context) error {
 		return heard.missing(s.Node(), bus.BucketEvictions, bus.StreamEvents)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ type document struct {
 
 func applyCommand(e *env) *cobra.Command {
 	var files []string
-	var dryRun bool
+	var o applyOptions
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create what a manifest holds, or replace it where it is there already",
@@ -48,7 +49,7 @@ there already. FILE is a file, a directory (its *.yaml, *.yml and *.json) or "-"
 			}
 			var errs []error
 			for _, d := range docs {
-				verb, err := apply(cmd.Context(), c, e.namespace, d, dryRun)
+				verb, err := apply(cmd.Context(), c, e.namespace, d, o)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", d.origin, err))
 					continue
@@ -59,15 +60,22 @@ there already. FILE is a file, a directory (its *.yaml, *.yml and *.json) or "-"
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file, directory or - (repeatable)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check only, store nothing")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check only, store nothing")
+	cmd.Flags().StringVar(&o.node, "node", "", "the node for new pods that name none")
 	_ = cmd.MarkFlagRequired("filename")
 	return cmd
+}
+
+// applyOptions are the flags of apply.
+type applyOptions struct {
+	dryRun bool
+	node   string
 }
 
 // apply creates the document's object, or replaces it where its name is taken.
 // It sends the author's own bytes, so that the server's strict decoding sees
 // what was written.
-func apply(ctx context.Context, c *rest.Client, namespace string, d document, dryRun bool) (string, error) {
+func apply(ctx context.Context, c *rest.Client, namespace string, d document, o applyOptions) (string, error) {
 	r, err := rest.ResourceByKind(d.object.APIVersion, d.object.Kind)
 	if err != nil {
 		return "", err
@@ -76,14 +84,20 @@ func apply(ctx context.Context, c *rest.Client, namespace string, d document, dr
 		namespace = d.object.Namespace
 	}
 	q := map[string][]string{}
-	if dryRun {
+	if o.dryRun {
 		q["dryRun"] = []string{"All"}
 	}
+	create := maps.Clone(q)
+	if o.node != "" && r.Plural == "pods" {
+		create["node"] = []string{o.node}
+	}
 	req := rest.Request{Method: http.MethodPost, Path: r.Path(namespace), Query: q, ContentType: "application/yaml", Body: d.raw}
+	req.Query = create
 	_, err = c.Do(ctx, req)
 	if err == nil {
 		return "created", nil
 	}
+	req.Query = q
 	if !rest.IsAlreadyExists(err) || d.object.Name == "" {
 		return "", err
 	}

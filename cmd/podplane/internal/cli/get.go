@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,8 +25,8 @@ type objectList struct {
 
 func getCommand(e *env) *cobra.Command {
 	var (
-		output, labels, fields string
-		all, watch             bool
+		output, labels, fields, node string
+		all, watch                   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
@@ -51,7 +52,12 @@ func getCommand(e *env) *cobra.Command {
 			if fields != "" {
 				req.Query.Set("fieldSelector", fields)
 			}
+			if node != "" {
+				req.Query.Set("node", node)
+			}
 			switch {
+			case node != "" && len(args) == 2:
+				return errors.New("--node takes no name: names are unique over all nodes")
 			case all && len(args) == 2:
 				return fmt.Errorf("--all-namespaces takes no name; say with --namespace where %s is", args[1])
 			case watch && len(args) == 2:
@@ -78,6 +84,7 @@ func getCommand(e *env) *cobra.Command {
 	f.StringVarP(&labels, "selector", "l", "", "label selector, such as app=web")
 	f.StringVar(&fields, "field-selector", "", "field selector, such as status.phase=Running")
 	f.BoolVarP(&all, "all-namespaces", "A", false, "all namespaces")
+	f.StringVar(&node, "node", "", "only what is on this node")
 	f.BoolVarP(&watch, "watch", "w", false, "show changes as they come")
 	return cmd
 }

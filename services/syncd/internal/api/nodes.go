@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 // the name of the node in the trailer, by which the gateway finds its way.
 
 // place finds the node of a new pod and sees to it that it is this one.
-func (p *pods) place(ctx context.Context, pod *v1.Pod, asked string) error {
+func (p *pods) place(ctx context.Context, pod *v1.Pod, namespace, asked string) error {
 	nodes := []string{p.node.Name}
 	if p.nodeNames != nil && pod.Spec.NodeName != p.node.Name {
 		var err error
@@ -27,6 +28,10 @@ func (p *pods) place(ctx context.Context, pod *v1.Pod, asked string) error {
 	}
 	node, err := admission.Place(pod, asked, nodes)
 	if err != nil {
+		if _, taken := p.store.PodByName(cmp.Or(pod.Namespace, namespace), pod.Name); taken && pod.Spec.NodeName == "" && asked == "" {
+			// So that whoever applies a manifest once more learns that the pod is there, and where.
+			return fault.For(fault.AlreadyExists, fault.Object{Resource: "pods", Name: pod.Name}, "")
+		}
 		return err
 	}
 	pod.Spec.NodeName = node

@@ -78,7 +78,7 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 	if pod.ResourceVersion != "" {
 		return nil, fault.New(fault.BadRequest, "metadata.resourceVersion must not be set on objects to be created")
 	}
-	if err := p.place(ctx, pod, req.GetNode()); err != nil {
+	if err := p.place(ctx, pod, req.GetNamespace(), req.GetNode()); err != nil {
 		return nil, err
 	}
 	name := pod.Name

@@ -19,8 +19,13 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/store"
 )
 
+// connecter is a bus of one server or more.
+type connecter interface {
+	Connect(service, node string) *bus.Conn
+}
+
 // onNode is the store of a node that takes so many pods.
-func onNode(t *testing.T, b *bustest.Bus, node string, most int) *store.Feed {
+func onNode(t *testing.T, b connecter, node string, most int) *store.Feed {
 	t.Helper()
 	f, err := store.Open(t.Context(), b.Connect(bus.ServiceSyncd, node), store.Options{
 		Node: node, Admit: func(_ *v1.Pod, active []*v1.Pod) error {
@@ -48,9 +53,15 @@ func podOn(node, name string) store.NewPod {
 	}
 }
 
-// TestNodesRaceForNames lets three nodes store pods of the same names at the same time: each name is stored once.
+// TestNodesRaceForNames lets three nodes store pods of the same names at the same time: each name is stored once, on one server of the bus and on
+// a cluster of three.
 func TestNodesRaceForNames(t *testing.T) {
-	b := bustest.New(t)
+	t.Run("one server", func(t *testing.T) { raceForNames(t, bustest.New(t)) })
+	t.Run("three servers", func(t *testing.T) { raceForNames(t, bustest.NewCluster(t)) })
+}
+
+func raceForNames(t *testing.T, b connecter) {
+	t.Helper()
 	nodes := map[string]*store.Feed{}
 	for _, n := range []string{"a", "b", "c"} {
 		nodes[n] = onNode(t, b, n, 1000)
