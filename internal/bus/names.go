@@ -156,8 +156,13 @@ func EventSubject(node, uid, reason string) string { return eventsPrefix + Key(n
 // EventPattern matches the Events of a node.
 func EventPattern(node string) string { return eventsPrefix + Token(node) + ".>" }
 
-// EventsEverywhere matches the Events of every node.
-func EventsEverywhere() string { return eventsPrefix + ">" }
+// EventsEverywhere matches the Events of every node, or about one pod on whichever node it is; uid may be empty.
+func EventsEverywhere(uid string) string {
+	if uid == "" {
+		return eventsPrefix + ">"
+	}
+	return eventsPrefix + "*." + Token(uid) + ".>"
+}
 
 // EventPodPattern matches the Events about one pod.
 func EventPodPattern(node, uid string) string { return eventsPrefix + Key(node, uid) + ".>" }
@@ -167,12 +172,12 @@ func DecisionsSubject(node, uid, namespace, name string) string {
 	return decisionsPrefix + Key(node, uid, namespace, name)
 }
 
-// DecisionsPodPattern matches the decisions for one pod.
-func DecisionsPodPattern(node, uid string) string { return decisionsPrefix + Key(node, uid) + ".>" }
+// DecisionsPodPattern matches the decisions for one pod, on whichever node it is.
+func DecisionsPodPattern(uid string) string { return decisionsPrefix + "*." + Token(uid) + ".>" }
 
-// DecisionsNamePattern matches the decisions for all pods that had a name.
-func DecisionsNamePattern(node, namespace, name string) string {
-	return decisionsPrefix + Token(node) + ".*." + Key(namespace, name)
+// DecisionsNamePattern matches the decisions for all pods that had a name, on whichever node.
+func DecisionsNamePattern(namespace, name string) string {
+	return decisionsPrefix + "*.*." + Key(namespace, name)
 }
 
 // Key joins parts to a key, each escaped by Token.

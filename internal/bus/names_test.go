@@ -28,6 +28,11 @@ func TestKeys(t *testing.T) {
 		{bus.EventSubject("n", bus.NodeUID, "Rebooted"), "events.v1.n.node.Rebooted"},
 		{bus.EventPattern("n"), "events.v1.n.>"},
 		{bus.EventPodPattern("n", "u"), "events.v1.n.u.>"},
+		{bus.NodeKey("a.example"), "a=2Eexample"},
+		{bus.LifecycleEverywhere(""), "pleg.v1.>"},
+		{bus.LifecycleEverywhere("u.1"), "pleg.v1.*.u=2E1.>"},
+		{bus.EventsEverywhere(""), "events.v1.>"},
+		{bus.EventsEverywhere("u"), "events.v1.*.u.>"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %q, want %q", c.got, c.want)

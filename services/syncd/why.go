@@ -20,7 +20,7 @@ func startWhy(ctx context.Context, deps daemon.Deps, s *store.Store) (*decisions
 	}
 	journal := decisions.New(stream, deps.Node, deps.Registry, deps.Log)
 	deps.Go("decisions", journal.Run)
-	h := history.New(deps.Node, pods{s}, deps.Log)
+	h := history.New(pods{s}, deps.Log)
 	h.Use(nil, stream, nil)
 	podplanev1.RegisterWhyServiceServer(deps.GRPC, h)
 	deps.Go("history", ignoreCanceled(func(ctx context.Context) error {

@@ -311,6 +311,16 @@ func (f *fleet) testOthers(t *testing.T, ctx context.Context) {
 			return nil
 		})
 	}
+	for _, h := range f.hosts {
+		a, err := f.on["a"].Want(ctx, http.StatusOK, http.MethodGet, "/podplane/v1/why?namespace="+ns(t)+"&pod=web-"+h, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(a.Body, []byte(`"chains": [
+    {`)) {
+			t.Errorf("why web-%s: %s", h, a.Body)
+		}
+	}
 	for _, node := range []string{"a", "b"} {
 		a, err := f.on["a"].Want(ctx, http.StatusOK, http.MethodGet, "/podplane/v1/evictions/rank?node="+node, "", nil)
 		if err != nil {

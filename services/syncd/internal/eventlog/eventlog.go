@@ -67,7 +67,7 @@ func Open(ctx context.Context, c *bus.Conn, log *slog.Logger) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the stream of events: %w", err)
 	}
-	return New(s, bus.EventsEverywhere(), log), nil
+	return New(s, bus.EventsEverywhere(""), log), nil
 }
 
 // New makes a log of what the stream has on the subjects of a pattern.

@@ -51,7 +51,6 @@ type Pods interface {
 // History implements podplanev1.WhyServiceServer.
 type History struct {
 	podplanev1.UnimplementedWhyServiceServer
-	node string
 	pods Pods
 	log  *slog.Logger
 
@@ -64,9 +63,9 @@ type source struct {
 	stream atomic.Pointer[Stream]
 }
 
-// New makes a History of a node's pods. Its journals are opened by Open.
-func New(node string, pods Pods, log *slog.Logger) *History {
-	h := &History{node: node, pods: pods, log: log}
+// New makes a History of the pods of every node. Its journals are opened by Open.
+func New(pods Pods, log *slog.Logger) *History {
+	h := &History{pods: pods, log: log}
 	h.lifecycle.what, h.decisions.what, h.events.what = "lifecycle events", "decisions", "Events"
 	return h
 }
@@ -145,7 +144,7 @@ func (q *question) find(ctx context.Context) error {
 	uid, live := q.h.pods.Find(q.out.GetNamespace(), q.out.GetName())
 	last := make(map[string]time.Time)
 	var order []string
-	err := q.h.decisions.each(ctx, bus.DecisionsNamePattern(q.h.node, q.out.GetNamespace(), q.out.GetName()), func(m bus.Message) {
+	err := q.h.decisions.each(ctx, bus.DecisionsNamePattern(q.out.GetNamespace(), q.out.GetName()), func(m bus.Message) {
 		parts, err := bus.SplitKey(m.Subject)
 		if err != nil || len(parts) < 4 {
 			return
@@ -179,7 +178,7 @@ func (q *question) find(ctx context.Context) error {
 
 // findInLifecycle finds a pod that is gone and of which no decision is left.
 func (q *question) findInLifecycle(ctx context.Context) (uid string, err error) {
-	err = q.h.lifecycle.each(ctx, bus.LifecyclePattern(q.h.node), func(m bus.Message) {
+	err = q.h.lifecycle.each(ctx, bus.LifecycleEverywhere(""), func(m bus.Message) {
 		if e := decodeLifecycle(m); e != nil && e.GetNamespace() == q.out.GetNamespace() && e.GetName() == q.out.GetName() {
 			uid = e.GetUid()
 		}
@@ -190,7 +189,7 @@ func (q *question) findInLifecycle(ctx context.Context) (uid string, err error) 
 // read reads all that is known of the pod.
 func (q *question) read(ctx context.Context) (chain.Input, error) {
 	var in chain.Input
-	node, uid := q.h.node, q.out.GetUid()
+	uid := q.out.GetUid()
 	var errs []error
 	take := func(s *source, pattern string, f func(bus.Message)) {
 		if err := s.each(ctx, pattern, f); err != nil {
@@ -198,20 +197,20 @@ func (q *question) read(ctx context.Context) (chain.Input, error) {
 			q.out.Missing = append(q.out.Missing, s.what+": "+err.Error())
 		}
 	}
-	take(&q.h.decisions, bus.DecisionsPodPattern(node, uid), func(m bus.Message) {
+	take(&q.h.decisions, bus.DecisionsPodPattern(uid), func(m bus.Message) {
 		rec, err := decisions.Decode(m)
 		if err != nil || !q.belongs(rec.GetNamespace(), rec.GetName()) {
 			return
 		}
 		in.Decisions = bounded(append(in.Decisions, chain.Decided{Sequence: m.Sequence, Record: rec}))
 	})
-	take(&q.h.lifecycle, bus.LifecyclePodPattern(node, uid), func(m bus.Message) {
+	take(&q.h.lifecycle, bus.LifecycleEverywhere(uid), func(m bus.Message) {
 		if e := decodeLifecycle(m); e != nil && q.belongs(e.GetNamespace(), e.GetName()) {
 			in.Lifecycle = bounded(append(in.Lifecycle, e))
 		}
 	})
 	newest := make(map[string]int)
-	take(&q.h.events, bus.EventPodPattern(node, uid), func(m bus.Message) {
+	take(&q.h.events, bus.EventsEverywhere(uid), func(m bus.Message) {
 		e := new(v1.Event)
 		if json.Unmarshal(m.Data, e) != nil || !q.belongs(e.InvolvedObject.Namespace, e.InvolvedObject.Name) {
 			return
