@@ -166,7 +166,7 @@ func (p *publications) add(m bus.Publication, node string) {
 	prefix := m.Subject
 	tokens := strings.Split(m.Subject, ".")
 	switch m.Store {
-	case bus.BucketConditions: // each condition is a record of its own
+	case bus.BucketConditions, bus.BucketNodes: // each condition is a record of its own, and each node
 	case bus.BucketServices, bus.BucketLeases:
 		prefix = strings.Join(tokens[:len(tokens)-1], ".") + ".*"
 	case bus.BucketObjects:
