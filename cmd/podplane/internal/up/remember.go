@@ -54,7 +54,7 @@ func (c *Config) remember() error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(c.Root, 0o755); err != nil {
+	if err := os.MkdirAll(c.Root, 0o750); err != nil {
 		return fmt.Errorf("make --root: %w", err)
 	}
 	next := c.memoryFile() + ".next"
