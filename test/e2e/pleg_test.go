@@ -91,6 +91,8 @@ func TestHungInspection(t *testing.T) {
 	began := time.Now()
 	other := applyReady(t, ctx, s, "other")
 	t.Logf("another pod was ready after %s", time.Since(began))
+	// A pod that comes and goes between two lists would not be seen: the next list, a second later at most, has to have it.
+	wantLifecycle(t, ctx, s, string(other.UID), map[string]int{sandboxStarted: 1, containerCreated: 1, containerStarted: 1})
 	if err := s.Delete(ctx, ns(t), "other", 1); err != nil {
 		t.Fatal(err)
 	}
