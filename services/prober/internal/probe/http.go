@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,9 @@ func (p *Prober) http(ctx context.Context, s *HTTP, t Target) Result {
 		return failed(err)
 	}
 	defer resp.Body.Close()
-	// The body does not count, but that it comes does.
-	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxRead)); err != nil {
+	// The body does not count, but that it comes does. A server that ends it because we gave up makes it look complete.
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxRead))
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return failed(fmt.Errorf("read the response's body: %w", err))
 	}
 	switch code := resp.StatusCode; {
