@@ -35,6 +35,7 @@ base() {
 }
 
 programs() {
+  local tool module name package
   for tool in "compose docker-compose github.com/docker/compose/v2/cmd" "nats nats-server github.com/nats-io/nats-server/v2"; do
     read -r module name package <<< "$tool"
     (cd "$root/tools/$module" && GOWORK=off CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false -trimpath" \
@@ -43,20 +44,24 @@ programs() {
   "$root/tools/build.sh" jaeger
 }
 
-# caches does what the Dockerfile does, with caches of its own, which the stand-in for golang brings along.
+# caches does what the Dockerfile does, with caches of its own, which the stand-in for golang brings along (toolchain).
 caches() {
   export GOCACHE=$out/go/cache GOMODCACHE=$out/go/mod GOPROXY
   GOPROXY=file://$(GOMODCACHE='' go env GOMODCACHE)/cache/download,$(go env GOPROXY)
   export GOFLAGS=-modcacherw
   local copy=$out/src
-  local goroot
-  goroot=$(go env GOROOT)
   rm -rf "$copy"
   mkdir -p "$copy"
   (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$copy")
   (cd "$copy" && tools/build.sh cni runc containerd && tools/images.sh &&
     CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go build -ldflags "-s -w" -o /dev/null ./cmd/podplane)
   rm -rf "$copy"
+}
+
+# toolchain puts them on top of the base.
+toolchain() {
+  local goroot
+  goroot=$(go env GOROOT)
   cp --reflink=auto "$out/base.tar" "$out/golang.tar"
   tar -rf "$out/golang.tar" --owner=0 --group=0 -C / --transform="s,^${goroot#/},usr/local/go," "${goroot#/}"
   tar -rf "$out/golang.tar" --owner=0 --group=0 -C "$out" --transform='s,^go/cache,root/.cache/go-build,;s,^go/mod,go/pkg/mod,' \
@@ -64,9 +69,14 @@ caches() {
 }
 
 build() {
-  stamped base "bookworm $packages" base
+  # Debian's packages come over the network while Go compiles.
+  stamped base "bookworm $packages" base &
+  local based=$! modules
   stamped programs "$(cat "$root"/tools/{compose,nats,jaeger}/go.sum | sha256sum)" programs
-  stamped caches "$(cat "$root"/tools/{cni,runc,containerd}/go.sum "$root"/{internal,proto,cmd/podplane,test}/go.sum "$root"/services/*/go.sum <(go version) | sha256sum)" caches
+  modules=$(cat "$root"/tools/{cni,runc,containerd}/go.sum "$root"/{internal,proto,cmd/podplane,test}/go.sum "$root"/services/*/go.sum <(go version) | sha256sum)
+  stamped caches "$modules" caches
+  wait "$based"
+  stamped golang "$modules$(cat "$out/base.stamp")" toolchain
 }
 
 # layered makes an image of the base and some files.
