@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/internal/events"
 	"github.com/podplane/podplane/internal/shard"
 	"github.com/podplane/podplane/internal/telemetry"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/decisions"
 	"github.com/podplane/podplane/services/syncd/internal/feed"
 	"github.com/podplane/podplane/services/syncd/internal/front"
@@ -267,9 +268,14 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 		ShardOf: shard.Of, Holds: n.keeper.Holds,
 	}, worker.Deps{
-		Observer: n.client, Starter: executor, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,
+		Observer: n.client, Starter: executor, Resizer: executor, Room: n.room, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
 	}, n.deps.Log), executor, puller, nil
+}
+
+// room says why the node has no room for the pod's requests, "" when it has.
+func (n *node) room(p *v1.Pod) string {
+	return admission.Room(p, n.store.ActivePods(), runtime.MachineResources())
 }
 
 // podEvents records Events about pods.

@@ -187,8 +187,17 @@ func (r *run) send(ctx context.Context, good int, method, path string, body []by
 	return err
 }
 
-// change merges the patch into the pod as it is and stores that.
+// change merges the patch into the pod as it is and stores that, again when the pod has changed meanwhile.
 func (r *run) change(ctx context.Context, c *change) error {
+	for {
+		err := r.changeOnce(ctx, c)
+		if err != nil || r.answer.Code != http.StatusConflict || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (r *run) changeOnce(ctx context.Context, c *change) error {
 	path := r.podPath()
 	a, err := r.Want(ctx, http.StatusOK, http.MethodGet, path, "", nil)
 	if err != nil {

@@ -172,7 +172,7 @@ const file_podplane_v1_pods_proto_rawDesc = "" +
 	"limitBytes\x88\x01\x01B\r\n" +
 	"\v_tail_linesB\x10\n" +
 	"\x0e_since_secondsB\x0e\n" +
-	"\f_limit_bytes2\xca\a\n" +
+	"\f_limit_bytes2\x8e\r\n" +
 	"\n" +
 	"PodService\x12y\n" +
 	"\bListPods\x12\x18.podplane.v1.ListRequest\x1a\x14.google.api.HttpBody\";\x82\xd3\xe4\x93\x025Z\x0e\x12\f/api/v1/pods\x12#/api/v1/namespaces/{namespace}/pods0\x01\x12k\n" +
@@ -183,7 +183,12 @@ const file_podplane_v1_pods_proto_rawDesc = "" +
 	"\tDeletePod\x12\x1a.podplane.v1.DeleteRequest\x1a\x14.google.api.HttpBody\"8\x82\xd3\xe4\x93\x022:\x04body**/api/v1/namespaces/{namespace}/pods/{name}\x12{\n" +
 	"\n" +
 	"DeletePods\x12$.podplane.v1.DeleteCollectionRequest\x1a\x14.google.api.HttpBody\"1\x82\xd3\xe4\x93\x02+:\x04body*#/api/v1/namespaces/{namespace}/pods\x12x\n" +
-	"\fGetPodStatus\x12\x17.podplane.v1.GetRequest\x1a\x14.google.api.HttpBody\"9\x82\xd3\xe4\x93\x023\x121/api/v1/namespaces/{namespace}/pods/{name}/status\x12w\n" +
+	"\fGetPodStatus\x12\x17.podplane.v1.GetRequest\x1a\x14.google.api.HttpBody\"9\x82\xd3\xe4\x93\x023\x121/api/v1/namespaces/{namespace}/pods/{name}/status\x12\x86\x01\n" +
+	"\x10ReplacePodStatus\x12\x1b.podplane.v1.ReplaceRequest\x1a\x14.google.api.HttpBody\"?\x82\xd3\xe4\x93\x029:\x04body\x1a1/api/v1/namespaces/{namespace}/pods/{name}/status\x12\x92\x01\n" +
+	"\x19GetPodEphemeralContainers\x12\x17.podplane.v1.GetRequest\x1a\x14.google.api.HttpBody\"F\x82\xd3\xe4\x93\x02@\x12>/api/v1/namespaces/{namespace}/pods/{name}/ephemeralcontainers\x12\xa0\x01\n" +
+	"\x1dReplacePodEphemeralContainers\x12\x1b.podplane.v1.ReplaceRequest\x1a\x14.google.api.HttpBody\"L\x82\xd3\xe4\x93\x02F:\x04body\x1a>/api/v1/namespaces/{namespace}/pods/{name}/ephemeralcontainers\x12x\n" +
+	"\fGetPodResize\x12\x17.podplane.v1.GetRequest\x1a\x14.google.api.HttpBody\"9\x82\xd3\xe4\x93\x023\x121/api/v1/namespaces/{namespace}/pods/{name}/resize\x12\x86\x01\n" +
+	"\x10ReplacePodResize\x12\x1b.podplane.v1.ReplaceRequest\x1a\x14.google.api.HttpBody\"?\x82\xd3\xe4\x93\x029:\x04body\x1a1/api/v1/namespaces/{namespace}/pods/{name}/resize\x12w\n" +
 	"\tGetPodLog\x12\x1a.podplane.v1.PodLogRequest\x1a\x14.google.api.HttpBody\"6\x82\xd3\xe4\x93\x020\x12./api/v1/namespaces/{namespace}/pods/{name}/log0\x01B;Z9github.com/podplane/podplane/proto/podplane/v1;podplanev1b\x06proto3"
 
 var (
@@ -210,27 +215,37 @@ var file_podplane_v1_pods_proto_goTypes = []any{
 	(*httpbody.HttpBody)(nil),       // 7: google.api.HttpBody
 }
 var file_podplane_v1_pods_proto_depIdxs = []int32{
-	1, // 0: podplane.v1.PodService.ListPods:input_type -> podplane.v1.ListRequest
-	2, // 1: podplane.v1.PodService.GetPod:input_type -> podplane.v1.GetRequest
-	3, // 2: podplane.v1.PodService.CreatePod:input_type -> podplane.v1.CreateRequest
-	4, // 3: podplane.v1.PodService.ReplacePod:input_type -> podplane.v1.ReplaceRequest
-	5, // 4: podplane.v1.PodService.DeletePod:input_type -> podplane.v1.DeleteRequest
-	6, // 5: podplane.v1.PodService.DeletePods:input_type -> podplane.v1.DeleteCollectionRequest
-	2, // 6: podplane.v1.PodService.GetPodStatus:input_type -> podplane.v1.GetRequest
-	0, // 7: podplane.v1.PodService.GetPodLog:input_type -> podplane.v1.PodLogRequest
-	7, // 8: podplane.v1.PodService.ListPods:output_type -> google.api.HttpBody
-	7, // 9: podplane.v1.PodService.GetPod:output_type -> google.api.HttpBody
-	7, // 10: podplane.v1.PodService.CreatePod:output_type -> google.api.HttpBody
-	7, // 11: podplane.v1.PodService.ReplacePod:output_type -> google.api.HttpBody
-	7, // 12: podplane.v1.PodService.DeletePod:output_type -> google.api.HttpBody
-	7, // 13: podplane.v1.PodService.DeletePods:output_type -> google.api.HttpBody
-	7, // 14: podplane.v1.PodService.GetPodStatus:output_type -> google.api.HttpBody
-	7, // 15: podplane.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
-	8, // [8:16] is the sub-list for method output_type
-	0, // [0:8] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	1,  // 0: podplane.v1.PodService.ListPods:input_type -> podplane.v1.ListRequest
+	2,  // 1: podplane.v1.PodService.GetPod:input_type -> podplane.v1.GetRequest
+	3,  // 2: podplane.v1.PodService.CreatePod:input_type -> podplane.v1.CreateRequest
+	4,  // 3: podplane.v1.PodService.ReplacePod:input_type -> podplane.v1.ReplaceRequest
+	5,  // 4: podplane.v1.PodService.DeletePod:input_type -> podplane.v1.DeleteRequest
+	6,  // 5: podplane.v1.PodService.DeletePods:input_type -> podplane.v1.DeleteCollectionRequest
+	2,  // 6: podplane.v1.PodService.GetPodStatus:input_type -> podplane.v1.GetRequest
+	4,  // 7: podplane.v1.PodService.ReplacePodStatus:input_type -> podplane.v1.ReplaceRequest
+	2,  // 8: podplane.v1.PodService.GetPodEphemeralContainers:input_type -> podplane.v1.GetRequest
+	4,  // 9: podplane.v1.PodService.ReplacePodEphemeralContainers:input_type -> podplane.v1.ReplaceRequest
+	2,  // 10: podplane.v1.PodService.GetPodResize:input_type -> podplane.v1.GetRequest
+	4,  // 11: podplane.v1.PodService.ReplacePodResize:input_type -> podplane.v1.ReplaceRequest
+	0,  // 12: podplane.v1.PodService.GetPodLog:input_type -> podplane.v1.PodLogRequest
+	7,  // 13: podplane.v1.PodService.ListPods:output_type -> google.api.HttpBody
+	7,  // 14: podplane.v1.PodService.GetPod:output_type -> google.api.HttpBody
+	7,  // 15: podplane.v1.PodService.CreatePod:output_type -> google.api.HttpBody
+	7,  // 16: podplane.v1.PodService.ReplacePod:output_type -> google.api.HttpBody
+	7,  // 17: podplane.v1.PodService.DeletePod:output_type -> google.api.HttpBody
+	7,  // 18: podplane.v1.PodService.DeletePods:output_type -> google.api.HttpBody
+	7,  // 19: podplane.v1.PodService.GetPodStatus:output_type -> google.api.HttpBody
+	7,  // 20: podplane.v1.PodService.ReplacePodStatus:output_type -> google.api.HttpBody
+	7,  // 21: podplane.v1.PodService.GetPodEphemeralContainers:output_type -> google.api.HttpBody
+	7,  // 22: podplane.v1.PodService.ReplacePodEphemeralContainers:output_type -> google.api.HttpBody
+	7,  // 23: podplane.v1.PodService.GetPodResize:output_type -> google.api.HttpBody
+	7,  // 24: podplane.v1.PodService.ReplacePodResize:output_type -> google.api.HttpBody
+	7,  // 25: podplane.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
+	13, // [13:26] is the sub-list for method output_type
+	0,  // [0:13] is the sub-list for method input_type
+	0,  // [0:0] is the sub-list for extension type_name
+	0,  // [0:0] is the sub-list for extension extendee
+	0,  // [0:0] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_pods_proto_init() }

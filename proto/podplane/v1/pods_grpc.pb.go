@@ -20,14 +20,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PodService_ListPods_FullMethodName     = "/podplane.v1.PodService/ListPods"
-	PodService_GetPod_FullMethodName       = "/podplane.v1.PodService/GetPod"
-	PodService_CreatePod_FullMethodName    = "/podplane.v1.PodService/CreatePod"
-	PodService_ReplacePod_FullMethodName   = "/podplane.v1.PodService/ReplacePod"
-	PodService_DeletePod_FullMethodName    = "/podplane.v1.PodService/DeletePod"
-	PodService_DeletePods_FullMethodName   = "/podplane.v1.PodService/DeletePods"
-	PodService_GetPodStatus_FullMethodName = "/podplane.v1.PodService/GetPodStatus"
-	PodService_GetPodLog_FullMethodName    = "/podplane.v1.PodService/GetPodLog"
+	PodService_ListPods_FullMethodName                      = "/podplane.v1.PodService/ListPods"
+	PodService_GetPod_FullMethodName                        = "/podplane.v1.PodService/GetPod"
+	PodService_CreatePod_FullMethodName                     = "/podplane.v1.PodService/CreatePod"
+	PodService_ReplacePod_FullMethodName                    = "/podplane.v1.PodService/ReplacePod"
+	PodService_DeletePod_FullMethodName                     = "/podplane.v1.PodService/DeletePod"
+	PodService_DeletePods_FullMethodName                    = "/podplane.v1.PodService/DeletePods"
+	PodService_GetPodStatus_FullMethodName                  = "/podplane.v1.PodService/GetPodStatus"
+	PodService_ReplacePodStatus_FullMethodName              = "/podplane.v1.PodService/ReplacePodStatus"
+	PodService_GetPodEphemeralContainers_FullMethodName     = "/podplane.v1.PodService/GetPodEphemeralContainers"
+	PodService_ReplacePodEphemeralContainers_FullMethodName = "/podplane.v1.PodService/ReplacePodEphemeralContainers"
+	PodService_GetPodResize_FullMethodName                  = "/podplane.v1.PodService/GetPodResize"
+	PodService_ReplacePodResize_FullMethodName              = "/podplane.v1.PodService/ReplacePodResize"
+	PodService_GetPodLog_FullMethodName                     = "/podplane.v1.PodService/GetPodLog"
 )
 
 // PodServiceClient is the client API for PodService service.
@@ -50,6 +55,16 @@ type PodServiceClient interface {
 	DeletePods(ctx context.Context, in *DeleteCollectionRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
 	// GetPodStatus answers the v1.Pod with its status.
 	GetPodStatus(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
+	// ReplacePodStatus stores the conditions of a v1.Pod's status that are not the node's own, such as those of readiness gates; everything else is ignored.
+	ReplacePodStatus(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
+	// GetPodEphemeralContainers answers the v1.Pod.
+	GetPodEphemeralContainers(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
+	// ReplacePodEphemeralContainers adds the ephemeral containers of the given v1.Pod to those that there are; everything else is ignored.
+	ReplacePodEphemeralContainers(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
+	// GetPodResize answers the v1.Pod.
+	GetPodResize(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
+	// ReplacePodResize stores other resources of containers; they are changed in place where that is possible.
+	ReplacePodResize(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error)
 	// GetPodLog answers a container's log as text.
 	GetPodLog(ctx context.Context, in *PodLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[httpbody.HttpBody], error)
 }
@@ -141,6 +156,56 @@ func (c *podServiceClient) GetPodStatus(ctx context.Context, in *GetRequest, opt
 	return out, nil
 }
 
+func (c *podServiceClient) ReplacePodStatus(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(httpbody.HttpBody)
+	err := c.cc.Invoke(ctx, PodService_ReplacePodStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) GetPodEphemeralContainers(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(httpbody.HttpBody)
+	err := c.cc.Invoke(ctx, PodService_GetPodEphemeralContainers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) ReplacePodEphemeralContainers(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(httpbody.HttpBody)
+	err := c.cc.Invoke(ctx, PodService_ReplacePodEphemeralContainers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) GetPodResize(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(httpbody.HttpBody)
+	err := c.cc.Invoke(ctx, PodService_GetPodResize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) ReplacePodResize(ctx context.Context, in *ReplaceRequest, opts ...grpc.CallOption) (*httpbody.HttpBody, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(httpbody.HttpBody)
+	err := c.cc.Invoke(ctx, PodService_ReplacePodResize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podServiceClient) GetPodLog(ctx context.Context, in *PodLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[httpbody.HttpBody], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PodService_ServiceDesc.Streams[1], PodService_GetPodLog_FullMethodName, cOpts...)
@@ -180,6 +245,16 @@ type PodServiceServer interface {
 	DeletePods(context.Context, *DeleteCollectionRequest) (*httpbody.HttpBody, error)
 	// GetPodStatus answers the v1.Pod with its status.
 	GetPodStatus(context.Context, *GetRequest) (*httpbody.HttpBody, error)
+	// ReplacePodStatus stores the conditions of a v1.Pod's status that are not the node's own, such as those of readiness gates; everything else is ignored.
+	ReplacePodStatus(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error)
+	// GetPodEphemeralContainers answers the v1.Pod.
+	GetPodEphemeralContainers(context.Context, *GetRequest) (*httpbody.HttpBody, error)
+	// ReplacePodEphemeralContainers adds the ephemeral containers of the given v1.Pod to those that there are; everything else is ignored.
+	ReplacePodEphemeralContainers(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error)
+	// GetPodResize answers the v1.Pod.
+	GetPodResize(context.Context, *GetRequest) (*httpbody.HttpBody, error)
+	// ReplacePodResize stores other resources of containers; they are changed in place where that is possible.
+	ReplacePodResize(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error)
 	// GetPodLog answers a container's log as text.
 	GetPodLog(*PodLogRequest, grpc.ServerStreamingServer[httpbody.HttpBody]) error
 	mustEmbedUnimplementedPodServiceServer()
@@ -212,6 +287,21 @@ func (UnimplementedPodServiceServer) DeletePods(context.Context, *DeleteCollecti
 }
 func (UnimplementedPodServiceServer) GetPodStatus(context.Context, *GetRequest) (*httpbody.HttpBody, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPodStatus not implemented")
+}
+func (UnimplementedPodServiceServer) ReplacePodStatus(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplacePodStatus not implemented")
+}
+func (UnimplementedPodServiceServer) GetPodEphemeralContainers(context.Context, *GetRequest) (*httpbody.HttpBody, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPodEphemeralContainers not implemented")
+}
+func (UnimplementedPodServiceServer) ReplacePodEphemeralContainers(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplacePodEphemeralContainers not implemented")
+}
+func (UnimplementedPodServiceServer) GetPodResize(context.Context, *GetRequest) (*httpbody.HttpBody, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPodResize not implemented")
+}
+func (UnimplementedPodServiceServer) ReplacePodResize(context.Context, *ReplaceRequest) (*httpbody.HttpBody, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplacePodResize not implemented")
 }
 func (UnimplementedPodServiceServer) GetPodLog(*PodLogRequest, grpc.ServerStreamingServer[httpbody.HttpBody]) error {
 	return status.Error(codes.Unimplemented, "method GetPodLog not implemented")
@@ -356,6 +446,96 @@ func _PodService_GetPodStatus_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodService_ReplacePodStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).ReplacePodStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_ReplacePodStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).ReplacePodStatus(ctx, req.(*ReplaceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_GetPodEphemeralContainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).GetPodEphemeralContainers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_GetPodEphemeralContainers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).GetPodEphemeralContainers(ctx, req.(*GetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_ReplacePodEphemeralContainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).ReplacePodEphemeralContainers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_ReplacePodEphemeralContainers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).ReplacePodEphemeralContainers(ctx, req.(*ReplaceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_GetPodResize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).GetPodResize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_GetPodResize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).GetPodResize(ctx, req.(*GetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_ReplacePodResize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).ReplacePodResize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_ReplacePodResize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).ReplacePodResize(ctx, req.(*ReplaceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodService_GetPodLog_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(PodLogRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -397,6 +577,26 @@ var PodService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPodStatus",
 			Handler:    _PodService_GetPodStatus_Handler,
+		},
+		{
+			MethodName: "ReplacePodStatus",
+			Handler:    _PodService_ReplacePodStatus_Handler,
+		},
+		{
+			MethodName: "GetPodEphemeralContainers",
+			Handler:    _PodService_GetPodEphemeralContainers_Handler,
+		},
+		{
+			MethodName: "ReplacePodEphemeralContainers",
+			Handler:    _PodService_ReplacePodEphemeralContainers_Handler,
+		},
+		{
+			MethodName: "GetPodResize",
+			Handler:    _PodService_GetPodResize_Handler,
+		},
+		{
+			MethodName: "ReplacePodResize",
+			Handler:    _PodService_ReplacePodResize_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

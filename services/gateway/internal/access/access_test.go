@@ -36,7 +36,7 @@ bindings:
 
 var (
 	methods     = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-	namespaced  = []string{"pods", "pods/log", "pods/status", "configmaps", "secrets", "events", "lifecycle", "why", "probes", "volumes", "evictions", "pods/exec", "pods/attach", "pods/portforward"}
+	namespaced  = []string{"pods", "pods/log", "pods/status", "pods/resize", "pods/ephemeralcontainers", "configmaps", "secrets", "events", "lifecycle", "why", "probes", "volumes", "evictions", "pods/exec", "pods/attach", "pods/portforward"}
 	clusterOnly = []string{"nodes", "services", "conditions", "evictions/rank"}
 )
 
@@ -51,7 +51,7 @@ func allowed(user, resource string) []string {
 		}
 	case "editor":
 		switch resource {
-		case "pods", "configmaps", "secrets":
+		case "pods", "pods/resize", "pods/ephemeralcontainers", "configmaps", "secrets":
 			return everything
 		case "pods/exec", "pods/attach", "pods/portforward":
 			return nil

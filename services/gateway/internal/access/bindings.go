@@ -80,10 +80,11 @@ var (
 	writing = []string{"create", "update", "patch", "delete", "deletecollection"}
 
 	visible = []string{
-		"pods", "pods/log", "pods/status", "configmaps", "events", "nodes",
+		"pods", "pods/log", "pods/status", "pods/resize", "pods/ephemeralcontainers", "configmaps", "events", "nodes",
 		"lifecycle", "why", "probes", "volumes", "evictions", "evictions/rank", "conditions", "services",
 	}
-	editable   = []string{"pods", "configmaps", "secrets"}
+	// Who may add ephemeral containers may run anything in a pod, with any privileges: that is more than to execute something in one of its containers.
+	editable   = []string{"pods", "pods/resize", "pods/ephemeralcontainers", "configmaps", "secrets"}
 	executable = []string{"pods/exec", "pods/attach", "pods/portforward"}
 	// clusterWide are Podplane's resources that are in no namespace.
 	clusterWide = map[string]bool{"evictions/rank": true, "conditions": true, "services": true}

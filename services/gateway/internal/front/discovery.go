@@ -39,8 +39,10 @@ func resources() []metav1.APIResource {
 		{Name: "events", SingularName: "event", Namespaced: true, Kind: "Event", Verbs: read, ShortNames: []string{"ev"}},
 		{Name: "nodes", SingularName: "node", Kind: "Node", Verbs: read, ShortNames: []string{"no"}},
 		{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", Verbs: all, ShortNames: []string{"po"}, Categories: []string{"all"}},
+		{Name: "pods/ephemeralcontainers", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"get", "update"}},
 		{Name: "pods/log", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"get"}},
-		{Name: "pods/status", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"get"}},
+		{Name: "pods/resize", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"get", "update"}},
+		{Name: "pods/status", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"get", "update"}},
 		{Name: "secrets", SingularName: "secret", Namespaced: true, Kind: "Secret", Verbs: all},
 	}
 }

@@ -120,8 +120,9 @@ func TestRules(t *testing.T) {
 
 		{"ephemeralContainers: [{name: e, image: b}]", "spec.ephemeralContainers", "may not be set when a pod is created"},
 		{"runtimeClassName: x", "spec.runtimeClassName", "Not found"},
-		{"hostUsers: false", "spec.hostUsers", "not supported by this node"},
-		{"readinessGates: [{conditionType: x}]", "spec.readinessGates", "not supported by this node"},
+		{"hostUsers: false\nhostNetwork: true", "spec.hostNetwork", "hostUsers"},
+		{"readinessGates: [{conditionType: a}, {conditionType: a}]", "spec.readinessGates[1].conditionType", "Duplicate"},
+		{"readinessGates: [{conditionType: '?'}]", "spec.readinessGates[0].conditionType", "alphanumeric"},
 		{"schedulingGates: [{name: x}]", "spec.schedulingGates", "not supported by this node"},
 		{"resourceClaims: [{name: x}]", "spec.resourceClaims", "not supported by this node"},
 		{"overhead: {cpu: 1}", "spec.overhead", "runtime class"},

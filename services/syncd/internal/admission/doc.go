@@ -36,6 +36,7 @@ type Node struct {
 // Pod defaults and validates a pod that is to be created in a namespace; "" takes the pod's own, or "default". It changes the pod.
 func (n Node) Pod(pod *v1.Pod, namespace string) error {
 	list := n.identify(pod, namespace)
+	pod.Status = v1.PodStatus{}
 	Defaults(pod)
 	list = append(list, n.local(pod)...)
 	list = append(list, Validate(pod)...)

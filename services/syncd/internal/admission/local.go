@@ -29,6 +29,11 @@ func (n Node) local(pod *v1.Pod) field.ErrorList {
 			}
 		}
 	}
+	for i := range s.EphemeralContainers {
+		if c := s.EphemeralContainers[i].SecurityContext; c != nil {
+			list = append(list, n.appArmor(c.AppArmorProfile, p.Child("ephemeralContainers").Index(i).Child("securityContext", "appArmorProfile"))...)
+		}
+	}
 	return list
 }
 

@@ -28,7 +28,10 @@ func (n Node) Update(pod, old *v1.Pod) error {
 	pod.GenerateName = old.GenerateName
 	Defaults(pod)
 	inherit(&pod.Spec, &old.Spec)
+	sent := pod.Spec.EphemeralContainers
+	pod.Spec.EphemeralContainers = nil // they were checked when they were added
 	list = append(list, Validate(pod)...)
+	pod.Spec.EphemeralContainers = sent
 	if len(list) == 0 {
 		list = validateChange(&pod.Spec, &old.Spec)
 	}

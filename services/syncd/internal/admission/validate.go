@@ -209,8 +209,6 @@ func unsupported(s *v1.PodSpec, p *field.Path) field.ErrorList {
 		{len(s.EphemeralContainers) > 0, "ephemeralContainers", "ephemeral containers may not be set when a pod is created"},
 		{len(s.ResourceClaims) > 0, "resourceClaims", "dynamic resource allocation"},
 		{s.Resources != nil, "resources", "resources of the pod as a whole; set them on its containers"},
-		{len(s.ReadinessGates) > 0, "readinessGates", "readiness gates, as nothing sets their conditions"},
-		{s.HostUsers != nil && !*s.HostUsers, "hostUsers", "user namespaces"},
 		{len(s.SchedulingGates) > 0, "schedulingGates", "scheduling gates, as there is no scheduler that removes them"},
 	} {
 		if u.is {

@@ -141,13 +141,19 @@ func (p *pods) ReplacePod(ctx context.Context, req *podplanev1.ReplaceRequest) (
 	if pod.Name != req.GetName() {
 		return nil, fault.New(fault.BadRequest, "metadata.name must be the name of the request, %q", req.GetName())
 	}
-	pre, err := carried(ctx, preconditionsOf(pod))
+	return p.update(ctx, req.GetNamespace(), pod, dryRun, func(old *v1.Pod) (*v1.Pod, error) {
+		pod.Status = old.Status
+		return pod, p.node.Update(pod, old)
+	})
+}
+
+// update stores what change makes of the pod that is stored; sent is what the client sent, of which the preconditions count here.
+func (p *pods) update(ctx context.Context, namespace string, sent *v1.Pod, dryRun bool, change func(old *v1.Pod) (*v1.Pod, error)) (*httpbody.HttpBody, error) {
+	pre, err := carried(ctx, preconditionsOf(sent))
 	if err != nil {
 		return nil, err
 	}
-	o, err := p.store.UpdatePod(ctx, req.GetNamespace(), req.GetName(), pre, dryRun, func(old *v1.Pod) (*v1.Pod, error) {
-		return pod, p.node.Update(pod, old)
-	})
+	o, err := p.store.UpdatePod(ctx, namespace, sent.Name, pre, dryRun, change)
 	if err != nil {
 		return nil, point(ctx, err)
 	}

@@ -21,6 +21,9 @@ func choose(pod *v1.Pod, name string) (string, error) {
 		}
 		return "", fault.New(fault.BadRequest, "%s", msg)
 	}
+	for i := range pod.Spec.EphemeralContainers {
+		initial = append(initial, pod.Spec.EphemeralContainers[i].Name)
+	}
 	for _, n := range append(initial, regular...) {
 		if n == name {
 			return name, nil
@@ -38,7 +41,7 @@ func names(containers []v1.Container) []string {
 }
 
 func find(s *v1.PodStatus, container string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
 			if list[i].Name == container {
 				return &list[i]

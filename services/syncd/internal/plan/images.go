@@ -19,6 +19,11 @@ func ImageOf(p *v1.Pod, key string) (ref string, policy v1.PullPolicy, ok bool) 
 			}
 		}
 	}
+	for i := range p.Spec.EphemeralContainers {
+		if e := &p.Spec.EphemeralContainers[i]; e.Name == key {
+			return e.Image, e.ImagePullPolicy, true
+		}
+	}
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Image != nil && VolumeImage(v.Name) == key {
 			return v.Image.Reference, v.Image.PullPolicy, true

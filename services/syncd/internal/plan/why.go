@@ -103,6 +103,9 @@ func (in *Input) why(a *Action, stop *Stop) (Decision, bool) {
 		}
 	case RemoveContainer:
 		in.whyRemove(&d)
+	case Resize:
+		d.Message = "its cgroup and its running containers get what was allocated to it"
+		d.Because = Because{Kind: BecauseSpec, Message: "the pod has other resources than it was given"}
 	case RemoveRecord:
 		d.Message, d.Because = "nothing of the pod is left on the node", in.deleted()
 	default:

@@ -34,6 +34,12 @@ func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri
 	if err != nil {
 		return nil, err
 	}
+	if security.Namespaces.User, err = e.userNamespace(r.Pod); err != nil {
+		return nil, err
+	}
+	if err := target(r, &security.Namespaces); err != nil {
+		return nil, err
+	}
 	annotations, err := containerAnnotations(r, c)
 	if err != nil {
 		return nil, err
@@ -41,6 +47,13 @@ func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri
 	mounts, err := e.mounts(r, c)
 	if err != nil {
 		return nil, err
+	}
+	if user := security.Namespaces.User; user != nil {
+		for i := range mounts { // what they have belongs to the same users in the pod as on the node
+			if mounts[i].Image == "" && mounts[i].ContainerPath != etcHosts && mounts[i].ContainerPath != c.TerminationMessagePath {
+				mounts[i].UIDMappings, mounts[i].GIDMappings = user.UIDs, user.GIDs
+			}
+		}
 	}
 	labels := map[string]string{
 		pod.LabelPodName: r.Pod.Name, pod.LabelPodNamespace: r.Pod.Namespace, pod.LabelPodUID: string(r.Pod.UID), pod.LabelContainerName: c.Name,
@@ -61,6 +74,21 @@ func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri
 		config.StopSignal = string(*l.StopSignal)
 	}
 	return config, nil
+}
+
+// target lets an ephemeral container see the processes of the container that it is for.
+func target(r worker.StartRequest, ns *cri.Namespaces) error {
+	for i := range r.Pod.Spec.EphemeralContainers {
+		e := &r.Pod.Spec.EphemeralContainers[i]
+		if e.Name != r.Container || e.TargetContainerName == "" || ns.PID != cri.NamespaceContainer {
+			continue
+		}
+		if r.TargetID == "" {
+			return fmt.Errorf("target container %q does not run", e.TargetContainerName)
+		}
+		ns.PID, ns.TargetID = cri.NamespaceTarget, r.TargetID
+	}
+	return nil
 }
 
 // supported names what this node can't do yet; admission refuses it with the field's path, this is the backstop.

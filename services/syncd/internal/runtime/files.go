@@ -151,7 +151,7 @@ func (e *Executor) remove(ctx context.Context, uid string) error {
 	}
 	// The pod's directory is made before anything else of it and goes last: as long as something is left, it is found by it.
 	dir := e.PodDir(uid)
-	err = errors.Join(err, removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")))
+	err = errors.Join(err, removeAll(filepath.Join(dir, "containers")), removeFile(filepath.Join(dir, "etc-hosts")), removeFile(e.ranges().File(uid)))
 	if err == nil {
 		err = removeEmpty(dir)
 	}

@@ -64,6 +64,7 @@ type Objects interface {
 type CRI interface {
 	cri.SandboxService
 	cri.ContainerService
+	cri.Resizer
 	cri.Execer
 	ContainerStatus(ctx context.Context, id string) (pod.Container, error)
 	ListContainers(ctx context.Context, filter cri.Filter) ([]pod.Container, error)
@@ -89,6 +90,7 @@ type Executor struct {
 
 var (
 	_ worker.Starter = (*Executor)(nil)
+	_ worker.Resizer = (*Executor)(nil)
 	_ worker.Ender   = (*Executor)(nil)
 	_ worker.Files   = (*Executor)(nil)
 )

@@ -12,6 +12,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
+	"github.com/podplane/podplane/services/syncd/internal/userns"
 )
 
 // sandboxConfig describes the pod's sandbox. It is the same each time for one pod and attempt. complaint says what the resolver had to leave out.
@@ -26,6 +27,9 @@ func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32,
 		CgroupParent: cgroups.Parent(p), Security: sandboxSecurity(p), PortMappings: portMappings(p),
 	}
 	if config.RuntimeHandler, err = e.handler(p); err != nil {
+		return nil, "", err
+	}
+	if config.Security.Namespaces.User, err = e.userNamespace(p); err != nil {
 		return nil, "", err
 	}
 	if !p.Spec.HostNetwork {
@@ -46,6 +50,23 @@ func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32,
 	}
 	return config, complaint, nil
 }
+
+// userNamespace is the pod's mapping of IDs, nil for a pod that uses the node's.
+func (e *Executor) userNamespace(p *v1.Pod) (*cri.UserNamespace, error) {
+	if p.Spec.HostUsers == nil || *p.Spec.HostUsers {
+		return nil, nil
+	}
+	if err := e.makePodDirs(p); err != nil {
+		return nil, err
+	}
+	ids, err := e.ranges().Get(string(p.UID))
+	if err != nil {
+		return nil, fmt.Errorf("map the user IDs of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return &cri.UserNamespace{UIDs: ids, GIDs: ids}, nil
+}
+
+func (e *Executor) ranges() userns.Ranges { return userns.Ranges{Root: e.cfg.Root} }
 
 // handler is the runtime's handler for the pod's runtime class.
 func (e *Executor) handler(p *v1.Pod) (string, error) {

@@ -39,25 +39,39 @@ func (in *Input) conditions(s *v1.PodStatus) []v1.PodCondition {
 	if in.RestartingAll() {
 		list = append(list, v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue, Reason: reasonRestartingAll})
 	}
+	if in.Plan.Phase == plan.Syncing {
+		list = append(list, in.resize()...)
+	}
 	for i := range list {
 		in.stamp(&list[i])
 	}
-	if in.Previous == nil {
-		return list
+	return append(list, in.Pod.Status.Conditions...)
+}
+
+// OwnCondition says whether the node alone sets the condition.
+func OwnCondition(t v1.PodConditionType) bool {
+	return slices.Contains([]v1.PodConditionType{
+		v1.PodScheduled, v1.PodInitialized, v1.ContainersReady, v1.PodReady, conditionReadyToStart, v1.DisruptionTarget,
+		v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting,
+	}, t)
+}
+
+// resize says what became of a change of the pod's resources.
+func (in *Input) resize() []v1.PodCondition {
+	var list []v1.PodCondition
+	r := &in.Resize
+	if r.Pending != "" {
+		list = append(list, v1.PodCondition{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: r.Pending, Message: r.Message})
 	}
-	for _, old := range in.Previous.Conditions {
-		if ours(old.Type) {
-			continue // it is over
+	if r.Due {
+		c := v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
+		if r.Failure.Count > 0 {
+			c.Reason, c.Message = v1.PodReasonError, r.Failure.Message
 		}
-		if !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == old.Type }) {
-			list = append(list, old)
-		}
+		list = append(list, c)
 	}
 	return list
 }
-
-// ours says whether the condition is one that is only there while it holds.
-func ours(t v1.PodConditionType) bool { return t == v1.AllContainersRestarting }
 
 // stamp sets the transition time: that of the previous condition if its status is the same.
 func (in *Input) stamp(c *v1.PodCondition) {
@@ -154,13 +168,5 @@ func (in *Input) ready(s *v1.PodStatus, containers v1.PodCondition) v1.PodCondit
 }
 
 func (in *Input) gateOpen(t v1.PodConditionType) bool {
-	if in.Previous == nil {
-		return false
-	}
-	for i := range in.Previous.Conditions {
-		if c := &in.Previous.Conditions[i]; c.Type == t {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(in.Pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == t && c.Status == v1.ConditionTrue })
 }

@@ -8,19 +8,38 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
 
-func (in *Input) containers(specs []v1.Container, init bool) []v1.ContainerStatus {
+// role is what a container is for.
+type role uint8
+
+const (
+	regular role = iota
+	initial
+	ephemeral
+)
+
+func (in *Input) ephemeral() []v1.ContainerStatus {
+	list := in.Pod.Spec.EphemeralContainers
+	specs := make([]v1.Container, len(list))
+	for i := range list {
+		specs[i] = v1.Container(list[i].EphemeralContainerCommon)
+	}
+	return in.containers(specs, ephemeral)
+}
+
+func (in *Input) containers(specs []v1.Container, as role) []v1.ContainerStatus {
 	if len(specs) == 0 {
 		return nil
 	}
 	list := make([]v1.ContainerStatus, 0, len(specs))
 	for i := range specs {
-		list = append(list, in.container(&specs[i], init))
+		list = append(list, in.container(&specs[i], as))
 	}
 	return list
 }
 
-func (in *Input) container(spec *v1.Container, init bool) v1.ContainerStatus {
-	prev := in.previousStatus(spec.Name, init)
+func (in *Input) container(spec *v1.Container, as role) v1.ContainerStatus {
+	init := as == initial
+	prev := in.previousStatus(spec.Name, as)
 	newest := in.Newest(spec.Name)
 	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image}
 	if prev != nil {
@@ -32,6 +51,10 @@ func (in *Input) container(spec *v1.Container, init bool) v1.ContainerStatus {
 	}
 	s.State = in.state(spec, newest, prev, init)
 	s.LastTerminationState = in.last(spec, newest, prev, &s)
+	if as == ephemeral {
+		return s // it is neither started nor ready in Kubernetes' sense
+	}
+	in.resources(&s, spec, newest, prev)
 	started := newest != nil && in.Started(spec)
 	s.Started = &started
 	switch {
@@ -181,13 +204,31 @@ func (in *Input) last(spec *v1.Container, newest *pod.Container, prev *v1.Contai
 	return prev.LastTerminationState
 }
 
-func (in *Input) previousStatus(name string, init bool) *v1.ContainerStatus {
+// resources tells what is allocated to the container, and what it really has.
+func (in *Input) resources(s *v1.ContainerStatus, spec *v1.Container, newest *pod.Container, prev *v1.ContainerStatus) {
+	if len(spec.Resources.Requests)+len(spec.Resources.Limits) == 0 {
+		return
+	}
+	s.AllocatedResources = spec.Resources.Requests
+	s.Resources = &v1.ResourceRequirements{Limits: spec.Resources.Limits, Requests: spec.Resources.Requests}
+	if newest == nil || newest.State != pod.ContainerRunning {
+		return
+	}
+	if cpu, memory := plan.Resized(spec, newest); (cpu || memory) && prev != nil && prev.Resources != nil {
+		s.Resources = prev.Resources // those of before, until they are changed
+	}
+}
+
+func (in *Input) previousStatus(name string, as role) *v1.ContainerStatus {
 	if in.Previous == nil {
 		return nil
 	}
 	list := in.Previous.ContainerStatuses
-	if init {
+	switch as {
+	case initial:
 		list = in.Previous.InitContainerStatuses
+	case ephemeral:
+		list = in.Previous.EphemeralContainerStatuses
 	}
 	for i := range list {
 		if list[i].Name == name {

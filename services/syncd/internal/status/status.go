@@ -47,8 +47,9 @@ func Make(in Input) v1.PodStatus {
 		QOSClass:           QOSClass(in.Pod),
 		StartTime:          in.startTime(),
 	}
-	s.InitContainerStatuses = in.containers(in.Pod.Spec.InitContainers, true)
-	s.ContainerStatuses = in.containers(in.Pod.Spec.Containers, false)
+	s.InitContainerStatuses = in.containers(in.Pod.Spec.InitContainers, initial)
+	s.ContainerStatuses = in.containers(in.Pod.Spec.Containers, regular)
+	s.EphemeralContainerStatuses = in.ephemeral()
 	s.Phase = in.phase(&s)
 	if in.Plan.Phase == plan.Terminated {
 		in.settle(&s)

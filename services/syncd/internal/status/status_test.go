@@ -231,7 +231,9 @@ func TestReadinessGates(t *testing.T) {
 	if got := brief(&closed); got != "Running ready=False/ReadinessGatesNotReady a=running+" {
 		t.Errorf("gate closed: %s", got)
 	}
-	open := makeStatus(running("a"), gate, previous(v1.PodStatus{Conditions: []v1.PodCondition{{Type: "example.com/lb", Status: v1.ConditionTrue}}}))
+	open := makeStatus(running("a"), gate, func(in *status.Input) {
+		in.Pod.Status.Conditions = []v1.PodCondition{{Type: "example.com/lb", Status: v1.ConditionTrue}}
+	})
 	if got := brief(&open); got != "Running ready=True/ a=running+" {
 		t.Errorf("gate open: %s", got)
 	}

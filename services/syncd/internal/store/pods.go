@@ -235,6 +235,13 @@ func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
 	}, nil
 }
 
+// ActivePods are the pods of this node that hold or will hold resources. They are shared and never changed.
+func (s *Store) ActivePods() []*v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active()
+}
+
 // active are the pods of this node that hold or will hold resources: all but those whose containers have ended for good. mu is held.
 func (s *Store) active() []*v1.Pod {
 	list := make([]*v1.Pod, 0, len(s.byUID)+len(s.pending))
@@ -453,7 +460,8 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 
 func encodePod(pod *v1.Pod) ([]byte, error) {
 	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
-	pod.Status = v1.PodStatus{}
+	// Of the status only what others than the node say of the pod is kept here.
+	pod.Status = v1.PodStatus{Conditions: pod.Status.Conditions}
 	pod.ResourceVersion = ""
 	raw, err := json.Marshal(pod)
 	if err != nil {

@@ -70,6 +70,8 @@ func (w *worker) start(ctx context.Context, b *batch, a plan.Action) {
 		run = w.endSandbox(a)
 	case plan.RemoveContainer:
 		run = w.removeContainer(a)
+	case plan.Resize:
+		run = w.resizePod()
 	case plan.Cleanup:
 		run = w.cleanup()
 	case plan.RemoveRecord:
@@ -190,6 +192,7 @@ func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worke
 		Pod: w.pod, Container: a.Container, ID: a.ID, Attempt: a.Attempt, RestartDelay: a.Delay,
 		Image: w.infos[a.Container], Volumes: w.volumePaths(), ImageVolumes: w.imageVolumes(),
 	}
+	r.TargetID = w.target(a.Container)
 	if s := w.view.runtime.Sandbox(a.SandboxID); s != nil {
 		r.Sandbox = *s
 	}

@@ -32,6 +32,12 @@ type Starter interface {
 	PostStart(ctx context.Context, p *v1.Pod, container, id string, podIP string) error
 }
 
+// Resizer changes what runs.
+type Resizer interface {
+	// Resize gives the pod's cgroup and its running containers the resources that the pod has, but for those that need a restart for it.
+	Resize(ctx context.Context, p *v1.Pod, running []pod.Container) error
+}
+
 // Ender ends things. Ending what is gone is not an error.
 type Ender interface {
 	// KillContainer runs the preStop hook and stops the container. The grace period covers both.
@@ -84,6 +90,8 @@ type StartRequest struct {
 	// RestartDelay goes into the container's annotations.
 	RestartDelay time.Duration
 	Image        cri.Image
+	// TargetID is the container whose processes an ephemeral container sees.
+	TargetID string
 	// Volumes maps the pod's volumes to where they are on the host.
 	Volumes map[string]string
 	// ImageVolumes maps the pod's image volumes to their images.
@@ -192,11 +200,14 @@ type Config struct {
 type Deps struct {
 	Observer Observer
 	Starter  Starter
-	Ender    Ender
-	Files    Files
-	Records  Records
-	Sink     StatusSink
-	Events   Recorder
+	Resizer  Resizer
+	// Room says why the node has no room for the pod's requests, "" when it has; nil: there always is.
+	Room    func(p *v1.Pod) string
+	Ender   Ender
+	Files   Files
+	Records Records
+	Sink    StatusSink
+	Events  Recorder
 	// Decisions may be nil.
 	Decisions Decisions
 	Settings  Settings

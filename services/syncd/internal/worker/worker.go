@@ -47,9 +47,13 @@ type worker struct {
 	mu sync.Mutex
 	in news
 
-	pod   *v1.Pod
-	trace string
-	first time.Time
+	// desired is the pod as it is wished for, pod the same with the resources that were allocated.
+	desired   *v1.Pod
+	pod       *v1.Pod
+	allocated plan.Allocation
+	resize    plan.ResizeState
+	trace     string
+	first     time.Time
 
 	phase  plan.Phase
 	stop   *plan.Stop
@@ -107,6 +111,7 @@ func newWorker(m *Manager, uid string, c PodChange) *worker {
 		},
 	}
 	w.restore(c.Status)
+	w.desire(c.Pod)
 	return w
 }
 
@@ -114,7 +119,7 @@ func newWorker(m *Manager, uid string, c PodChange) *worker {
 func (w *worker) successor() (PodChange, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p, traceparent := w.pod, w.trace
+	p, traceparent := w.desired, w.trace
 	if w.in.pod != nil {
 		p, traceparent = w.in.pod, w.in.trace
 	}
@@ -179,6 +184,9 @@ func (w *worker) step(ctx context.Context) time.Time {
 		return w.m.deps.Now().Add(heldAgain) // it is about to be given up, or the lease comes back
 	}
 	next := w.observe(ctx)
+	if w.resize.Pending != "" {
+		next = earlier(next, w.allocate())
+	}
 	in := w.input()
 	p := plan.Next(in)
 	if p.Phase != plan.Syncing && w.phase == plan.Syncing {
@@ -204,7 +212,8 @@ func (w *worker) take() {
 	w.in = news{}
 	w.mu.Unlock()
 	if n.pod != nil {
-		w.pod, w.trace = n.pod, n.trace
+		w.trace = n.trace
+		w.desire(n.pod)
 	}
 	if n.volumesSet {
 		w.volumes = n.volumes
@@ -217,7 +226,7 @@ func (w *worker) take() {
 	}
 	w.leaving = w.leaving || n.leave
 	if n.orphaned {
-		w.pod = orphan(w.pod, w.m.deps.Now())
+		w.desire(orphan(w.desired, w.m.deps.Now()))
 	}
 	w.hints = append(w.hints, n.hints...)
 	if n.retry {
@@ -266,7 +275,7 @@ func (w *worker) input() plan.Input {
 		Pod: w.pod, Now: w.m.deps.Now(), Phase: w.phase, Stop: w.stop,
 		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
 		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
-		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.eviction,
+		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.eviction, Resize: w.resize,
 		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned,
 	}
 }
