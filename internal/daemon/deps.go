@@ -51,17 +51,13 @@ func (d Deps) SetShards(shards []int) { d.host.setShards(shards) }
 // Serve says that everything is registered on GRPC: the server opens, and the replica is registered on the bus. Call it once.
 func (d Deps) Serve() { d.host.serve() }
 
-// DialNear makes a connection to another service, of this node where it is registered and of any other else, found in a directory. ctx is as in Dial.
+// DialNear makes a connection to another service, of this node where it is registered and of any other else, found in a directory. It
+// returns at once; ctx ends the look-up of addresses, not the connection.
 func (d Deps) DialNear(ctx context.Context, in rpc.Directory, service string) (*grpc.ClientConn, error) {
 	return rpc.DialWith(ctx, in, service, d.Node, rpc.Options{TLS: d.host.clientTLS(service), AnyNode: true})
 }
 
-// DialNode makes a connection to a service of a node, found in a directory. ctx is as in Dial.
+// DialNode makes a connection to a service of a node, found in a directory. ctx is as in DialNear.
 func (d Deps) DialNode(ctx context.Context, in rpc.Directory, service, node string) (*grpc.ClientConn, error) {
 	return rpc.DialWith(ctx, in, service, node, rpc.Options{TLS: d.host.clientTLS(service)})
-}
-
-// Dial makes a connection to another service of this node. It returns at once; ctx ends the look-up of addresses, not the connection.
-func (d Deps) Dial(ctx context.Context, service string) (*grpc.ClientConn, error) {
-	return rpc.DialWith(ctx, d.Bus, service, d.Node, rpc.Options{TLS: d.host.clientTLS(service)})
 }
