@@ -148,7 +148,7 @@ func newShell(t *testing.T, s *harness.Stack) *shell {
 	}
 	return &shell{
 		dir: dir, vars: filepath.Join(t.TempDir(), "vars"), server: s.Server(),
-		env: append(os.Environ(), "PODPLANE_SERVER="+s.Server(), "MANIFEST_DIR="+s.ManifestDir(), "NODE="+s.Node(), "RUN_DIR="+s.RunDir(), "ROOT="+s.Root(), "POD_LOG_DIR="+s.PodLogDir()),
+		env: append([]string{harness.NoDiskPressure}, append(os.Environ(), "PODPLANE_SERVER="+s.Server(), "MANIFEST_DIR="+s.ManifestDir(), "NODE="+s.Node(), "RUN_DIR="+s.RunDir(), "ROOT="+s.Root(), "POD_LOG_DIR="+s.PodLogDir())...),
 	}
 }
 

@@ -17,12 +17,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
+
+// NoDiskPressure keeps evictd from refusing pods because others fill the disk that the tests run on, unless a test says otherwise.
+const NoDiskPressure = "PODPLANE_EVICTD_EVICTION_HARD=memory.available<100Mi"
 
 // Options says what the stack runs on. All but Node may be empty.
 type Options struct {
@@ -183,7 +187,7 @@ func (s *Stack) Start(ctx context.Context) error {
 // command is the stack's binary, in the stack's network namespace.
 func (s *Stack) command(args ...string) *exec.Cmd {
 	cmd := InNetNS(s.opts.NetNS, s.opts.Binary, args...)
-	cmd.Env = append(os.Environ(), s.opts.Env...)
+	cmd.Env = slices.Concat([]string{NoDiskPressure}, os.Environ(), s.opts.Env)
 	return cmd
 }
 
