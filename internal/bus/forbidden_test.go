@@ -22,6 +22,7 @@ var streamRights = map[string]struct{ owners, readers string }{
 	"KV_probes":     {"prober", "prober syncd cli"},
 	"KV_conditions": {"evictd pleg", "evictd pleg syncd prober volumed cli"},
 	"KV_evictions":  {"evictd", "evictd syncd cli"},
+	"KV_nodes":      {"syncd", "syncd cli"},
 	"KV_services":   {"all", "all cli"},
 	"KV_leases":     {"syncd pleg prober volumed evictd", "all cli"},
 	"LIFECYCLE":     {"pleg", "all cli"},
