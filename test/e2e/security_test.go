@@ -60,8 +60,12 @@ func newGuarded(t *testing.T) *guarded {
 		"--tls-dir", certs, "--tls-cert", filepath.Join(certs, "https.crt"), "--tls-key", filepath.Join(certs, "https.key"),
 		"--tokens", file, "--client-ca", filepath.Join(certs, "client-ca.crt"), "--bindings", filepath.Join(g.dir, "bindings.yaml"),
 	}
+	root, err := os.MkdirTemp(node.Dir, "guarded") // each test's records are its own
+	if err != nil {
+		t.Fatal(err)
+	}
 	if g.Stack, err = harness.New(harness.Options{
-		Binary: binary, CRIEndpoint: node.Endpoint, Node: "guarded", Root: filepath.Join(node.Dir, "guarded"),
+		Binary: binary, CRIEndpoint: node.Endpoint, Node: "guarded", Root: root,
 		CgroupRoot: filepath.Join(node.CgroupParent, "guarded"), Args: g.args,
 	}); err != nil {
 		t.Fatal(err)
