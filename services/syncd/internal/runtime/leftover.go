@@ -23,7 +23,7 @@ import (
 // refused to start (it is starting), to stop (it does not run) and to be removed (it is starting, or runs), until containerd itself
 // starts again. So, once the runtime refuses to start or to remove a container that does not run as far as it knows, what runs in the
 // container's cgroup is killed, and containerd is told to forget that process: CRI does not wait for the end of one that it never
-// knew to run.
+// knew to run (docs/decisions/0020).
 
 const (
 	// settleTimeout is how long a start that was interrupted may still come to an end by itself, and how long the runtime may take to
