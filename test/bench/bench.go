@@ -12,15 +12,6 @@ import (
 	"github.com/podplane/podplane/test/harness"
 )
 
-// podCounts are how many pods are started at once, unless -pods says otherwise.
-var podCounts = []int{1, 10, 30}
-
-// restPods is with how many pods memory and CPU at rest are measured.
-const restPods = 30
-
-// parallelisms are tried for the floor; the one that finishes first counts.
-var parallelisms = []int{1, 2, 4, 8, 16}
-
 type bench struct {
 	o       options
 	report  *Report
@@ -31,26 +22,57 @@ type bench struct {
 	runtimePID int
 }
 
+// parts are what can be measured, in this order.
+var parts = []string{partRest, partStarts, partExits, partGrowth}
+
+const (
+	partRest   = "rest"   // memory and CPU without pods and, once they are there, with those of partGrowth
+	partStarts = "starts" // starts and deletions beside the floor
+	partExits  = "exits"  // exits and restarts
+	partGrowth = "growth" // what one pod more takes, the more there are
+)
+
 func (b *bench) all(ctx context.Context) error {
-	if err := b.atRest(ctx, 0); err != nil {
-		return err
+	if b.o.parts[partRest] {
+		if err := b.atRest(ctx, 0); err != nil {
+			return err
+		}
 	}
 	if err := b.record(ctx); err != nil {
 		return fmt.Errorf("record the requests of a pod: %w", err)
 	}
-	if err := b.allStarts(ctx); err != nil {
+	if b.o.parts[partStarts] {
+		if err := b.allStarts(ctx); err != nil {
+			return err
+		}
+	}
+	if b.o.parts[partExits] {
+		if err := b.exits(ctx); err != nil {
+			return fmt.Errorf("exits: %w", err)
+		}
+	}
+	if !b.o.parts[partGrowth] && !b.o.parts[partRest] {
+		return nil
+	}
+	return b.full(ctx)
+}
+
+// full fills the node, and measures what one pod more takes on the way there, and rest when it is full.
+func (b *bench) full(ctx context.Context) error {
+	if b.o.parts[partGrowth] {
+		if err := b.growth(ctx); err != nil {
+			return fmt.Errorf("one pod more: %w", err)
+		}
+	}
+	if err := b.subject.fill(ctx, fullPods); err != nil {
 		return err
 	}
-	if err := b.exits(ctx); err != nil {
-		return fmt.Errorf("exits: %w", err)
+	if b.o.parts[partRest] {
+		if err := b.atRest(ctx, fullPods); err != nil {
+			return err
+		}
 	}
-	if _, _, err := b.subject.start(ctx, restPods); err != nil {
-		return err
-	}
-	if err := b.atRest(ctx, restPods); err != nil {
-		return err
-	}
-	return b.subject.remove(ctx)
+	return b.subject.empty(ctx)
 }
 
 // record starts a pod and notes what Podplane asks the runtime for it: the floor asks for the same.
@@ -58,7 +80,7 @@ func (b *bench) record(ctx context.Context) error {
 	if _, _, err := b.subject.start(ctx, 1); err != nil {
 		return err
 	}
-	w, err := b.subject.watch(ctx, fmt.Sprintf("run=%d", b.subject.run))
+	w, err := b.subject.watch(ctx, b.subject.set())
 	if err != nil {
 		return err
 	}
@@ -70,129 +92,14 @@ func (b *bench) record(ctx context.Context) error {
 	if b.floor.requests, err = recordRequests(ctx, b.floor.runtime, ids[0]); err != nil {
 		return err
 	}
-	return b.subject.remove(ctx)
-}
-
-func (b *bench) allStarts(ctx context.Context) error {
-	for _, n := range b.o.pods {
-		if err := b.starts(ctx, n); err != nil {
-			return fmt.Errorf("start of %d pods: %w", n, err)
-		}
-	}
-	b.report.ApplyTo201 = summarize(b.posts)
-	return nil
-}
-
-// starts compares the start of n pods with the floor, in turn.
-func (b *bench) starts(ctx context.Context, n int) error {
-	parallel, err := b.bestParallelism(ctx, n)
-	if err != nil {
-		return err
-	}
-	var floors, subjects []float64
-	work := StartCPU{Floor: map[string]float64{}, Podplane: map[string]float64{}}
-	for round := range b.o.rounds {
-		var f, took time.Duration
-		var posts []time.Duration
-		var pods []*floorPod
-		err := b.account(work.Floor, n, func() (err error) {
-			f, pods, err = b.floor.start(ctx, n, parallel)
-			return err
-		})
-		if rerr := b.floor.remove(context.WithoutCancel(ctx), pods); err == nil {
-			err = rerr
-		}
-		if err != nil {
-			return err
-		}
-		err = b.account(work.Podplane, n, func() (err error) {
-			took, posts, err = b.subject.start(ctx, n)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if err := b.subject.remove(ctx); err != nil {
-			return err
-		}
-		for _, p := range posts {
-			b.posts = append(b.posts, milliseconds(p))
-		}
-		floors, subjects = append(floors, milliseconds(f)), append(subjects, milliseconds(took))
-		fmt.Fprintf(os.Stderr, "%d pods, round %d: floor %.0f ms, podplane %.0f ms\n", n, round+1, milliseconds(f), milliseconds(took))
-	}
-	b.report.Starts = append(b.report.Starts, Start{
-		Pods: n, FloorParallelism: parallel, Floor: summarize(floors), Podplane: summarize(subjects),
-		Ratio: summarize(ratios(subjects, floors)), CPU: work,
-	})
-	return nil
-}
-
-// account adds the CPU time that each process, and the whole host, used while do ran, in ms a pod and round.
-func (b *bench) account(sum map[string]float64, pods int, do func() error) error {
-	pids, err := b.pids()
-	if err != nil {
-		return err
-	}
-	pids["runtime"], pids["bench"] = b.runtimePID, os.Getpid()
-	before, err := cpuTimes(pids)
-	if err != nil {
-		return err
-	}
-	host, err := hostCPU()
-	if err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	after, err := cpuTimes(pids)
-	if err != nil {
-		return err
-	}
-	hostAfter, err := hostCPU()
-	if err != nil {
-		return err
-	}
-	each := func(d time.Duration) float64 { return milliseconds(d) / float64(pods*b.o.rounds) }
-	for name := range pids {
-		sum[name] += each(after[name] - before[name])
-	}
-	sum["host"] += each(hostAfter - host)
-	return nil
-}
-
-func (b *bench) floorOnce(ctx context.Context, n, parallel int) (time.Duration, error) {
-	took, pods, err := b.floor.start(ctx, n, parallel)
-	if rerr := b.floor.remove(context.WithoutCancel(ctx), pods); err == nil {
-		err = rerr
-	}
-	return took, err
-}
-
-// bestParallelism finds at how many pods at a time the floor finishes first.
-func (b *bench) bestParallelism(ctx context.Context, n int) (int, error) {
-	best, bestTime := 1, time.Duration(0)
-	for _, p := range parallelisms {
-		if p > n {
-			break
-		}
-		took, err := b.floorOnce(ctx, n, p)
-		if err != nil {
-			return 0, err
-		}
-		fmt.Fprintf(os.Stderr, "%d pods, floor with %d at a time: %.0f ms\n", n, p, milliseconds(took))
-		if bestTime == 0 || took < bestTime {
-			best, bestTime = p, took
-		}
-	}
-	return best, nil
+	_, err = b.subject.remove(ctx)
+	return err
 }
 
 // exits measures restarts, the floor's and Podplane's.
 func (b *bench) exits(ctx context.Context) error {
 	_, pods, err := b.floor.start(ctx, 1, 1)
-	defer func() { _ = b.floor.remove(context.WithoutCancel(ctx), pods) }()
+	defer func() { _, _ = b.floor.remove(context.WithoutCancel(ctx), pods, 1) }()
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -108,31 +108,37 @@ func (f *floor) restart(ctx context.Context, p *floorPod, attempt uint32) (time.
 	return time.Duration(next.GetStartedAt() - ended.GetFinishedAt()), err
 }
 
-// remove removes what start made.
-func (f *floor) remove(ctx context.Context, pods []*floorPod) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(pods))
-	limit := make(chan struct{}, 4)
-	for i, p := range pods {
-		wg.Go(func() {
-			limit <- struct{}{}
-			defer func() { <-limit }()
-			if p.sandbox != "" {
-				_, errs[i] = f.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
-			}
-			removeCgroup(p.config.GetLinux().GetCgroupParent())
-			for _, dir := range p.dirs {
-				_ = os.RemoveAll(dir)
-			}
-		})
+// remove stops and removes what start made, at most parallel pods at a time, with the calls that Podplane makes, and returns how long it took.
+func (f *floor) remove(ctx context.Context, pods []*floorPod, parallel int) (time.Duration, error) {
+	began := time.Now()
+	g := errgroup.Group{} // without a context: one that fails does not keep the others from being removed
+	g.SetLimit(parallel)
+	for _, p := range pods {
+		g.Go(func() error { return f.removePod(ctx, p) })
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
+	err := g.Wait()
+	return time.Since(began), err
+}
+
+func (f *floor) removePod(ctx context.Context, p *floorPod) error {
+	defer func() {
+		removeCgroup(p.config.GetLinux().GetCgroupParent())
+		for _, dir := range p.dirs {
+			_ = os.RemoveAll(dir)
 		}
+	}()
+	if p.sandbox == "" {
+		return nil
 	}
-	return nil
+	var errs []error
+	if n := len(p.containers); n > 0 {
+		_, err := f.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: p.containers[n-1], Timeout: grace})
+		errs = append(errs, err)
+	}
+	_, err := f.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox})
+	errs = append(errs, err)
+	_, err = f.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+	return errors.Join(append(errs, err)...)
 }
 
 // removeCgroup removes a pod's empty cgroup from every hierarchy.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,19 +34,30 @@ var processNames = append([]string{"up", "nats"}, harness.Services...)
 type options struct {
 	out    string
 	rounds int
-	exits  int
-	rest   time.Duration
-	pods   []int
+	// manyRounds bounds the rounds with many pods.
+	manyRounds int
+	exits      int
+	rest       time.Duration
+	pods       []int
+	parts      map[string]bool
 }
 
 func main() {
-	o := options{pods: podCounts}
+	o := options{pods: podCounts, parts: map[string]bool{}}
+	for _, p := range parts {
+		o.parts[p] = true
+	}
 	flag.StringVar(&o.out, "out", "bench.json", "where to write the figures as JSON")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of floor and Podplane in turn")
+	flag.IntVar(&o.manyRounds, "many-rounds", 3, fmt.Sprintf("at most so many rounds with more than %d pods", manyPods))
 	flag.IntVar(&o.exits, "exits", 30, "containers whose exit is measured")
 	flag.DurationVar(&o.rest, "rest", time.Minute, "how long CPU time at rest is measured")
-	flag.Func("pods", "how many pods are started at once, such as 1,10,30 (the default)", func(v string) (err error) {
+	flag.Func("pods", "how many pods are started and deleted at once, such as 1,10,30,110 (the default)", func(v string) (err error) {
 		o.pods, err = parseCounts(v)
+		return err
+	})
+	flag.Func("parts", "what is measured, of "+strings.Join(parts, ",")+" (the default)", func(v string) (err error) {
+		o.parts, err = parseParts(v)
 		return err
 	})
 	flag.Parse()
@@ -167,6 +179,18 @@ func parseCounts(v string) ([]int, error) {
 			return nil, fmt.Errorf("%q: want numbers from 1 up, separated by commas", v)
 		}
 		out = append(out, n)
+	}
+	return out, nil
+}
+
+// parseParts reads names of parts separated by commas.
+func parseParts(v string) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, f := range strings.Split(v, ",") {
+		if !slices.Contains(parts, f) {
+			return nil, fmt.Errorf("%q: want some of %s, separated by commas", f, strings.Join(parts, ","))
+		}
+		out[f] = true
 	}
 	return out, nil
 }

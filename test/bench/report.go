@@ -21,6 +21,10 @@ type Report struct {
 	ColdStart Summary `json:"coldStartMs"`
 	// Starts by number of pods.
 	Starts []Start `json:"starts"`
+	// Removals: deletions of so many pods at once, beside the calls that stop and remove them.
+	Removals []Start `json:"removals"`
+	// Growth: the start of one pod more, the one of that number; the CPU time is not accounted.
+	Growth []Start `json:"growth"`
 	// ExitToRuntimeEvent: from the container's exit until the runtime's own event stream told of it, ms.
 	ExitToRuntimeEvent Summary `json:"exitToRuntimeEventMs"`
 	// RuntimeEventToFollower: from then until a follower of the journal over REST had it, ms.
@@ -33,7 +37,7 @@ type Report struct {
 	CPU        []Rest  `json:"cpu"`
 }
 
-// Start compares the start of n pods with the floor, both in ms.
+// Start compares the start, or the deletion, of n pods with the floor, both in ms.
 type Start struct {
 	Pods             int     `json:"pods"`
 	FloorParallelism int     `json:"floorParallelism"`
@@ -91,19 +95,42 @@ func (r *Report) writeJSON(file string) error {
 func (r *Report) print(w io.Writer) error {
 	fmt.Fprintf(w, "\n%s, Linux %s, %d CPUs; medians, floor and Podplane in turn\n\n", r.Version, r.Kernel, r.CPUs)
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, "start of\tfloor\tparallel\tPodplane\tratio\t(min .. max)")
+	printPairs(tw, "start of", "%d pods", r.Starts)
+	printPairs(tw, "deletion of", "%d pods", r.Removals)
+	printPairs(tw, "start of one more", "pod number %d", r.Growth)
 	for _, s := range r.Starts {
-		fmt.Fprintf(tw, "%d pods\t%.0f ms\t%d\t%.0f ms\t%.2f\t(%.2f .. %.2f)\n",
+		printCPU(tw, "start", s)
+	}
+	for _, s := range r.Removals {
+		printCPU(tw, "deletion", s)
+	}
+	fmt.Fprintln(tw)
+	r.printTimes(tw)
+	r.printRest(tw)
+	return tw.Flush()
+}
+
+// printPairs prints what ran in turn with the floor.
+func printPairs(tw io.Writer, title, row string, of []Start) {
+	if len(of) == 0 {
+		return
+	}
+	fmt.Fprintf(tw, "%s\tfloor\tparallel\tPodplane\tratio\t(min .. max)\n", title)
+	for _, s := range of {
+		fmt.Fprintf(tw, row+"\t%.0f ms\t%d\t%.0f ms\t%.2f\t(%.2f .. %.2f)\n",
 			s.Pods, s.Floor.P50, s.FloorParallelism, s.Podplane.P50, s.Ratio.P50, s.Ratio.Min, s.Ratio.Max)
 	}
 	fmt.Fprintln(tw)
-	for _, s := range r.Starts {
-		fmt.Fprintf(tw, "CPU time of a pod's start, of %d\tfloor\tPodplane\n", s.Pods)
-		for _, name := range append([]string{"host", "runtime", "bench"}, processNames...) {
-			fmt.Fprintf(tw, "  %s\t%.1f ms\t%.1f ms\n", name, s.CPU.Floor[name], s.CPU.Podplane[name])
-		}
+}
+
+func printCPU(tw io.Writer, what string, s Start) {
+	fmt.Fprintf(tw, "CPU time of a pod's %s, of %d\tfloor\tPodplane\n", what, s.Pods)
+	for _, name := range append([]string{"host", "runtime", "bench"}, processNames...) {
+		fmt.Fprintf(tw, "  %s\t%.1f ms\t%.1f ms\n", name, s.CPU.Floor[name], s.CPU.Podplane[name])
 	}
-	fmt.Fprintln(tw)
+}
+
+func (r *Report) printTimes(tw io.Writer) {
 	fmt.Fprintln(tw, "what\tp50\tp99\tn")
 	row := func(what string, s Summary) {
 		fmt.Fprintf(tw, "%s\t%.1f ms\t%.1f ms\t%d\n", what, s.P50, s.P99, s.N)
@@ -117,6 +144,10 @@ func (r *Report) print(w io.Writer) error {
 	row("apply to 201", r.ApplyTo201)
 	row("start of the binary until NATS and all services are ready", r.ColdStart)
 	fmt.Fprintln(tw)
+}
+
+// printRest prints memory, and CPU time at rest.
+func (r *Report) printRest(tw io.Writer) {
 	for _, u := range r.Memory {
 		fmt.Fprintf(tw, "memory, %d pods\tRSS\tPSS\n", u.Pods)
 		for _, name := range processNames {
@@ -132,5 +163,4 @@ func (r *Report) print(w io.Writer) error {
 		}
 		fmt.Fprintf(tw, "  together\t%.2f\n", c.Total)
 	}
-	return tw.Flush()
 }

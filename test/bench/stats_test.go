@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"testing"
 )
@@ -27,5 +28,22 @@ func TestSummarize(t *testing.T) {
 func TestRatiosPairWhatRanInTurn(t *testing.T) {
 	if got, want := ratios([]float64{2, 9, 5}, []float64{1, 3}), []float64{2, 3}; !slices.Equal(got, want) {
 		t.Errorf("ratios = %v, want %v", got, want)
+	}
+}
+
+func TestParseParts(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		want map[string]bool
+	}{
+		{"rest", map[string]bool{partRest: true}},
+		{"starts,growth", map[string]bool{partStarts: true, partGrowth: true}},
+		{"starts,stops", nil},
+		{"", nil},
+	} {
+		got, err := parseParts(tc.in)
+		if (err != nil) != (tc.want == nil) || !maps.Equal(got, tc.want) {
+			t.Errorf("parseParts(%q) = %v, %v, want %v", tc.in, got, err, tc.want)
+		}
 	}
 }
