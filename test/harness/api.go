@@ -129,7 +129,8 @@ func (s *Stack) WaitPod(ctx context.Context, namespace, name, what string, cond 
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("pod %s/%s: waited until it %s: %w; last error: %v; last seen: %s\n%s", namespace, name, what, ctx.Err(), lastErr, describe(last), s.Logs())
+			return nil, fmt.Errorf("pod %s/%s: waited until it %s: %w; last error: %v; last seen: %s\n%s\n%s", namespace, name, what, ctx.Err(), lastErr, describe(last),
+				s.Explain(ctx, namespace, name), s.Logs())
 		case <-tick.C:
 		}
 	}

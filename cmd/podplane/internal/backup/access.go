@@ -2,17 +2,14 @@ package backup
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/podplane/podplane/cmd/podplane/internal/records"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/bus/embedded"
@@ -22,9 +19,6 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
-	// requestTimeout bounds one answer of the server: it has a large stream to put on disk before it says that it is there.
-	requestTimeout = time.Minute
-	stopTimeout    = 10 * time.Second
 	minKey         = 32
 	othersRead     = 0o077
 )
@@ -104,7 +98,7 @@ func (a *Access) read(ctx context.Context, f func(context.Context, *bus.Conn) er
 		return err
 	}
 	defer release()
-	return serve(ctx, a.Host.BusDir(), a.Host.BusKey(), f)
+	return records.Serve(ctx, a.Host.BusDir(), a.Host.BusKey(), f)
 }
 
 // Connected calls f with an administrator's connection to a server that runs.
@@ -115,7 +109,7 @@ func Connected(ctx context.Context, host up.Config, url, seed string, f func(con
 
 // connected calls f with a connection to a server that runs.
 func (a *Access) connected(ctx context.Context, url, seed string, f func(context.Context, *bus.Conn) error) error {
-	cfg := bus.Config{URL: url, NKeySeedFile: seed, Instance: "operator", Replicas: a.Replicas, RequestTimeout: requestTimeout}
+	cfg := bus.Config{URL: url, NKeySeedFile: seed, Instance: "operator", Replicas: a.Replicas, RequestTimeout: records.RequestTimeout}
 	if a.Host.TLSDir != "" {
 		process, err := pki.Load(a.Host.TLSDir, pki.Bus, nil)
 		if err != nil {
@@ -129,35 +123,5 @@ func (a *Access) connected(ctx context.Context, url, seed string, f func(context
 	if err != nil {
 		return err
 	}
-	return closing(ctx, c.Close, f(ctx, c))
-}
-
-// serve starts a server on a directory of records that nobody else uses, as long as f runs.
-func serve(ctx context.Context, dir, key string, f func(context.Context, *bus.Conn) error) error {
-	if _, err := os.Stat(filepath.Join(dir, "jetstream")); errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.NotFound, "there are no records in %s", dir)
-	}
-	return serveNew(ctx, dir, key, f)
-}
-
-// serveNew is serve for a directory that may be empty.
-func serveNew(ctx context.Context, dir, key string, f func(context.Context, *bus.Conn) error) error {
-	starting, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	s, err := embedded.Start(starting, embedded.Options{StoreDir: dir, KeyFile: key, Name: "podplane-backup", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
-	}
-	c, err := bus.ConnectEmbedded(starting, s, bus.Config{Instance: "operator", RequestTimeout: requestTimeout})
-	if err != nil {
-		return closing(ctx, s.Shutdown, err)
-	}
-	return closing(ctx, s.Shutdown, closing(ctx, c.Close, f(ctx, c)))
-}
-
-// closing ends something after err is known.
-func closing(ctx context.Context, end func(context.Context) error, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	return errors.Join(err, end(ctx))
+	return records.Closing(ctx, c.Close, f(ctx, c))
 }

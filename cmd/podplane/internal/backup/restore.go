@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podplane/podplane/cmd/podplane/internal/records"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/fault"
@@ -142,7 +143,7 @@ func mayReplace(ctx context.Context, c *bus.Conn, replace bool) error {
 // restoreBeside builds the records in a directory of its own and exchanges it for the present one. It says where that one is now.
 func (b backupFile) restoreBeside(ctx context.Context, host up.Config, m Manifest, replace bool) (former string, err error) {
 	dir, key := host.BusDir(), host.BusKey()
-	err = serve(ctx, dir, key, func(ctx context.Context, c *bus.Conn) error { return mayReplace(ctx, c, replace) })
+	err = records.Serve(ctx, dir, key, func(ctx context.Context, c *bus.Conn) error { return mayReplace(ctx, c, replace) })
 	// Records that can't be read any more are a reason to restore: whoever says "replace" need not be able to read them.
 	if err != nil && !fault.Is(err, fault.NotFound) && !replace {
 		return "", err
@@ -154,7 +155,7 @@ func (b backupFile) restoreBeside(ctx context.Context, host up.Config, m Manifes
 	if err := os.MkdirAll(host.Root, 0o750); err != nil {
 		return "", fmt.Errorf("make directory: %w", err)
 	}
-	if err := serveNew(ctx, next, key, func(ctx context.Context, c *bus.Conn) error { return b.fill(ctx, c, m) }); err != nil {
+	if err := records.ServeNew(ctx, next, key, func(ctx context.Context, c *bus.Conn) error { return b.fill(ctx, c, m) }); err != nil {
 		return "", errors.Join(err, os.RemoveAll(next))
 	}
 	return swap(dir, next)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/podplane/podplane/cmd/podplane/internal/records"
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/bus/embedded"
@@ -40,7 +41,7 @@ func RotateKey(ctx context.Context, host up.Config) (former string, err error) {
 		return "", err
 	}
 	// The first start puts the new key in the place of the former.
-	if err := serve(ctx, dir, key, func(context.Context, *bus.Conn) error { return nil }); err != nil {
+	if err := records.Serve(ctx, dir, key, func(context.Context, *bus.Conn) error { return nil }); err != nil {
 		return "", err
 	}
 	if err := os.RemoveAll(old); err != nil {
@@ -60,12 +61,12 @@ func RotateKey(ctx context.Context, host up.Config) (former string, err error) {
 
 // copyRecords copies the records into a new directory with a new key beside the present one.
 func copyRecords(ctx context.Context, dir, key, next string) error {
-	err := serve(ctx, dir, key, func(ctx context.Context, from *bus.Conn) error {
+	err := records.Serve(ctx, dir, key, func(ctx context.Context, from *bus.Conn) error {
 		// An earlier attempt may have left these; what it had finished was put in place by this start.
 		if err := errors.Join(os.RemoveAll(next), removeFile(embedded.NextKey(key))); err != nil {
 			return fmt.Errorf("remove what an earlier attempt left: %w", err)
 		}
-		return serveNew(ctx, next, embedded.NextKey(key), func(ctx context.Context, to *bus.Conn) error {
+		return records.ServeNew(ctx, next, embedded.NextKey(key), func(ctx context.Context, to *bus.Conn) error {
 			for _, k := range bus.KeptStores() {
 				if err := copyStream(ctx, from, to, k.Stream); err != nil {
 					return err

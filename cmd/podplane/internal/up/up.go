@@ -8,6 +8,9 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/podplane/podplane/cmd/podplane/internal/records"
+	"github.com/podplane/podplane/internal/bus"
 )
 
 // infoName is the name of Info's file.
@@ -100,11 +103,28 @@ func removePods(ctx context.Context, cfg Config, out io.Writer) error {
 		return fmt.Errorf("start Podplane to remove its pods: %w", err)
 	}
 	n, err := s.deleteAll(ctx)
-	own := s.runtime
+	own, ownBus := s.runtime, s.ownBus
 	s.stop()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "removed %d pods\n", n)
-	return errors.Join(own.stopRuntime(ctx), cfg.forget())
+	return errors.Join(own.stopRuntime(ctx), cfg.forgetNode(ctx, ownBus), cfg.forget())
+}
+
+// forgetNode deletes the node's own records from the bus that is this host's alone: the node may have another name next time, and the old one
+// would count as a second node. From a bus that nodes share `podplane forget` does that.
+func (c *Config) forgetNode(ctx context.Context, ownBus bool) error {
+	if !ownBus {
+		return nil
+	}
+	release, err := Exclusive(c.RunDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return records.Serve(ctx, c.BusDir(), c.BusKey(), func(ctx context.Context, conn *bus.Conn) error {
+		_, err := bus.Forget(ctx, conn, c.Node)
+		return err
+	})
 }
