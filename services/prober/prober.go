@@ -110,8 +110,10 @@ func run(ctx context.Context, runtime cri.Execer, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, pods, deps.Node, m, deps.Log) })
-	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, status, deps.Node, m, deps.Log) })
+	views := feed.NewViews(deps.Node, pods, status)
+	worker.Views = views
+	deps.Go("pods", func(ctx context.Context) error { return views.Pods(ctx, m, deps.Log) })
+	deps.Go("status", func(ctx context.Context) error { return views.Status(ctx, m, deps.Log) })
 	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil

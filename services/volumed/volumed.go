@@ -85,11 +85,11 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 		return nil
 	})
 	deps.Serve()
-	return watch(ctx, deps, c, func(b *bus.Bucket[*podplanev1.ObjectRecord]) { objects.Bucket = b }, keeper)
+	return watch(ctx, deps, worker, func(b *bus.Bucket[*podplanev1.ObjectRecord]) { objects.Bucket = b }, keeper)
 }
 
 // watch opens what others own, as soon as it exists, and follows it until ctx ends.
-func watch(ctx context.Context, deps daemon.Deps, c *controller.Controller, use func(*bus.Bucket[*podplanev1.ObjectRecord]), keeper *shard.Keeper) error {
+func watch(ctx context.Context, deps daemon.Deps, worker *feed.Shards, use func(*bus.Bucket[*podplanev1.ObjectRecord]), keeper *shard.Keeper) error {
 	pods, err := bus.Open(ctx, deps.Bus, bus.Pods)
 	if err != nil {
 		return err
@@ -103,9 +103,11 @@ func watch(ctx context.Context, deps daemon.Deps, c *controller.Controller, use 
 		return err
 	}
 	use(objects)
+	c, views := worker.Controller, feed.NewViews(deps.Node, pods, status)
+	worker.Views = views
 	deps.Go("objects", func(ctx context.Context) error { return feed.Objects(ctx, objects, c) })
-	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, status, deps.Node, c) })
-	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, pods, deps.Node, c, deps.Log) })
+	deps.Go("status", func(ctx context.Context) error { return views.Status(ctx, c) })
+	deps.Go("pods", func(ctx context.Context) error { return views.Pods(ctx, c, deps.Log) })
 	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil

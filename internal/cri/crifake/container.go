@@ -208,6 +208,14 @@ func (r *Runtime) DeleteTask(ctx context.Context, id string) error {
 	return fault.New(fault.Unimplemented, "delete task %s: this is not containerd", id)
 }
 
+// DeleteRecord is not there: that is containerd's.
+func (r *Runtime) DeleteRecord(ctx context.Context, id string) error {
+	if err := r.enter(ctx, "delete_container_record", id); err != nil {
+		return err
+	}
+	return fault.New(fault.Unimplemented, "delete the record of container %s: this is not containerd", id)
+}
+
 // RemoveContainer implements [cri.ContainerService].
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	if err := r.enter(ctx, "remove_container", id); err != nil {

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -191,7 +192,7 @@ func freePort(addr string) (string, error) {
 		return "", err
 	}
 	if port != "0" {
-		return addr, canListen(addr)
+		return addr, patientlyListen(addr)
 	}
 	for range 100 {
 		addr = net.JoinHostPort(host, strconv.Itoa(firstPort+rand.IntN(ports)))
@@ -200,6 +201,24 @@ func freePort(addr string) (string, error) {
 		}
 	}
 	return "", err
+}
+
+// patience is how long the processes of a Podplane that was killed may take to let go of their ports.
+const patience = 2 * time.Second
+
+func patientlyListen(addr string) error {
+	limit := time.After(patience)
+	for {
+		err := canListen(addr)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		select {
+		case <-limit:
+			return err
+		case <-time.After(patience / 40):
+		}
+	}
 }
 
 func canListen(addr string) error {

@@ -15,9 +15,31 @@ import (
 	"github.com/podplane/podplane/services/prober/internal/manager"
 )
 
+// Views are the watches of what syncd stores of the node's pods. Make one with NewViews.
+type Views struct {
+	pattern              string
+	pods                 *bus.Bucket[*podplanev1.PodRecord]
+	status               *bus.Bucket[*podplanev1.StatusRecord]
+	seenPods, seenStatus *bus.Progress
+}
+
+// NewViews makes views of a node's pods, which nothing watches yet.
+func NewViews(node string, pods *bus.Bucket[*podplanev1.PodRecord], status *bus.Bucket[*podplanev1.StatusRecord]) *Views {
+	return &Views{pattern: bus.NodePattern(node), pods: pods, status: status, seenPods: bus.NewProgress(), seenStatus: bus.NewProgress()}
+}
+
+// CatchUp returns when everything has been seen that was stored before the call.
+func (v *Views) CatchUp(ctx context.Context) error {
+	if err := v.pods.CatchUp(ctx, v.pattern, v.seenPods); err != nil {
+		return err
+	}
+	return v.status.CatchUp(ctx, v.pattern, v.seenStatus)
+}
+
 // Pods watches the node's pods until ctx ends.
-func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string, m *manager.Manager, log *slog.Logger) error {
-	return b.Watch(ctx, bus.NodePattern(node), bus.Handler[*podplanev1.PodRecord]{
+func (v *Views) Pods(ctx context.Context, m *manager.Manager, log *slog.Logger) error {
+	return v.pods.Watch(ctx, v.pattern, bus.Handler[*podplanev1.PodRecord]{
+		Reached: v.seenPods.Set,
 		Apply: func(e bus.Entry[*podplanev1.PodRecord]) {
 			if e.Deleted {
 				if uid, ok := uidOf(e.Key); ok {
@@ -37,8 +59,9 @@ func Pods(ctx context.Context, b *bus.Bucket[*podplanev1.PodRecord], node string
 }
 
 // Status watches what became of the node's pods until ctx ends.
-func Status(ctx context.Context, b *bus.Bucket[*podplanev1.StatusRecord], node string, m *manager.Manager, log *slog.Logger) error {
-	return b.Watch(ctx, bus.NodePattern(node), bus.Handler[*podplanev1.StatusRecord]{
+func (v *Views) Status(ctx context.Context, m *manager.Manager, log *slog.Logger) error {
+	return v.status.Watch(ctx, v.pattern, bus.Handler[*podplanev1.StatusRecord]{
+		Reached: v.seenStatus.Set,
 		Apply: func(e bus.Entry[*podplanev1.StatusRecord]) {
 			uid, ok := uidOf(e.Key)
 			if !ok {

@@ -18,6 +18,8 @@ type Shards struct {
 	Bucket  *bus.Bucket[*podplanev1.ProbeRecord]
 	Writer  *bus.Writer[*podplanev1.ProbeRecord]
 	Manager *manager.Manager
+	// Views is set before the keeper runs.
+	Views *Views
 }
 
 // ShardOf gives the shard of a record's key.
@@ -41,6 +43,10 @@ func (s *Shards) Gain(ctx context.Context, shards []int) error {
 			s.Writer.Seed(e)
 			verdicts[e.Key] = e.Value
 		}
+	}
+	// A pod that has verdicts and was not seen yet would be taken for one that is gone.
+	if err := s.Views.CatchUp(ctx); err != nil {
+		return err
 	}
 	return s.Manager.Gain(ctx, shards, verdicts)
 }

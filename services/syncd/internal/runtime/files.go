@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/pod"
@@ -146,8 +147,9 @@ func (e *Executor) remove(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	for _, cgroup := range cgroups.paths(uid) {
-		err = errors.Join(err, removeCgroup(cgroup))
+	err = cgroups.remove(uid)
+	if errors.Is(err, unix.EBUSY) {
+		err = e.removeBusy(ctx, uid, cgroups, err)
 	}
 	// The pod's directory is made before anything else of it and goes last: as long as something is left, it is found by it.
 	dir := e.PodDir(uid)
@@ -185,25 +187,6 @@ func removeEmpty(dir string) error {
 		}
 		if err := removeEmpty(filepath.Join(dir, entry.Name())); err != nil {
 			return err
-		}
-	}
-	return removeFile(dir)
-}
-
-// removeCgroup removes a cgroup and those below it. The files in it are the kernel's.
-func removeCgroup(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
-				return err
-			}
 		}
 	}
 	return removeFile(dir)

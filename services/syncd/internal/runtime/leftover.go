@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +102,47 @@ func (e *Executor) removeContainer(ctx context.Context, uid string, c *pod.Conta
 	}
 	return again(ctx, remove)
 }
+
+// removeBusy removes the cgroups of a pod of which the runtime has nothing any more, after what still runs in them: when RunPodSandbox is cut off
+// at a certain moment, containerd keeps the sandbox's first process and its own record of it, while its CRI removes the sandbox as asked.
+func (e *Executor) removeBusy(ctx context.Context, uid string, cgroups Cgroups, busy error) error {
+	ids := make(map[string]bool)
+	for _, dir := range cgroups.paths(uid) {
+		if err := containersIn(dir, ids); err != nil {
+			return errors.Join(busy, err)
+		}
+	}
+	for id := range ids {
+		if err := e.clear(ctx, uid, id); err != nil {
+			return errors.Join(busy, err)
+		}
+		if err := e.cri.DeleteRecord(ctx, id); err != nil && !fault.Is(err, fault.Unimplemented) {
+			return errors.Join(busy, err)
+		}
+	}
+	settles(ctx, func(context.Context) bool {
+		busy = cgroups.remove(uid)
+		return !errors.Is(busy, unix.EBUSY)
+	})
+	return busy
+}
+
+// containersIn collects the IDs of the containers whose cgroups are in a pod's.
+func containersIn(podCgroup string, ids map[string]bool) error {
+	entries, err := os.ReadDir(podCgroup)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if id := containerName.FindString(entry.Name()); entry.IsDir() && id != "" {
+			ids[id] = true
+		}
+	}
+	return err
+}
+
+// containerName is a container's ID in the name of its cgroup: drivers put more around it.
+var containerName = regexp.MustCompile("[0-9a-f]{64}")
 
 // clear ends what an interrupted start left of a container that does not run.
 func (e *Executor) clear(ctx context.Context, uid, id string) error {

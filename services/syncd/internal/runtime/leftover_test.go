@@ -3,6 +3,7 @@ package runtime_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,4 +97,26 @@ func TestInterruptedStartIsCleared(t *testing.T) {
 			t.Errorf("left: %+v, %v", left, err)
 		}
 	})
+}
+
+// TestInterruptedSandboxIsCleared: containerd's CRI knows nothing of the pod any more, containerd still has a container and a process of it.
+func TestInterruptedSandboxIsCleared(t *testing.T) {
+	exec, n, client := realNode(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p := newPod()
+	p.UID = "u-forgotten"
+	dir := runtime.NewCgroups(n.CgroupParent).Parent(p)
+	id := strings.Repeat("5eed", 16)
+	n.Ctr(t, "run", "--detach", "--cgroup", filepath.Join(dir, id), testkit.App, id, "/app", "sleep", "forever")
+	left, err := client.PodStatus(ctx, string(p.UID))
+	if err != nil || len(left.Sandboxes)+len(left.Containers) != 0 {
+		t.Fatalf("CRI knows of %+v, %v", left, err)
+	}
+	if err := exec.Cleanup(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	if has := n.Ctr(t, "containers", "list") + n.Ctr(t, "tasks", "list"); strings.Contains(has, id) {
+		t.Errorf("containerd still has it:\n%s", has)
+	}
 }

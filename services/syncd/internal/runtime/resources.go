@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -151,6 +152,33 @@ func (g Cgroups) paths(uid string) []string {
 		}
 	}
 	return all
+}
+
+// remove removes a pod's cgroups. One in which something runs is an error that is EBUSY.
+func (g Cgroups) remove(uid string) (err error) {
+	for _, dir := range g.paths(uid) {
+		err = errors.Join(err, removeCgroup(dir))
+	}
+	return err
+}
+
+// removeCgroup removes a cgroup and those below it. The files in it are the kernel's.
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return removeFile(dir)
 }
 
 // slicePath is the directory of a slice: a-b-c.slice is in a.slice/a-b.slice.

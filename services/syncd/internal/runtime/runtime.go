@@ -69,6 +69,7 @@ type CRI interface {
 	ContainerStatus(ctx context.Context, id string) (pod.Container, error)
 	ListContainers(ctx context.Context, filter cri.Filter) ([]pod.Container, error)
 	DeleteTask(ctx context.Context, containerID string) error
+	DeleteRecord(ctx context.Context, containerID string) error
 }
 
 // Executor carries out actions. Its methods may be called from many goroutines.

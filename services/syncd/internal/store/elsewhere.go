@@ -89,7 +89,7 @@ func (s *Store) Revision(uid string) uint64 {
 func (s *Store) WaitRevision(ctx context.Context, rev uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Patience)
 	defer cancel()
-	if err := s.atPods.wait(ctx, rev); err != nil {
+	if err := s.atPods.Wait(ctx, rev); err != nil {
 		return unavailable(fault.New(fault.Unavailable, "what was stored on another node has not been seen here: %w", err))
 	}
 	return nil

@@ -40,10 +40,10 @@ func Open(ctx context.Context, c *bus.Conn, opts Options) (*Feed, error) {
 func (f *Feed) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return f.pods.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce(), Reached: f.atPods.set})
+		return f.pods.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.PodRecord]{Apply: f.onPod, Synced: f.sayOnce(), Reached: f.atPods.Set})
 	})
 	g.Go(func() error {
-		return f.status.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce(), Reached: f.atStat.set})
+		return f.status.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.StatusRecord]{Apply: f.onStatus, Synced: f.sayOnce(), Reached: f.atStat.Set})
 	})
 	g.Go(func() error {
 		return f.objects.Watch(ctx, bus.AllKeys, bus.Handler[*podplanev1.ObjectRecord]{Apply: f.onObject, Synced: f.sayOnce()})

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
@@ -85,9 +86,9 @@ type Store struct {
 	status  Bucket[*podplanev1.StatusRecord]
 	objects Bucket[*podplanev1.ObjectRecord]
 
-	busy   keyLock // by name: one change of a pod or object at a time
-	atPods reached // the revision of the bucket of pods up to which the view is complete
-	atStat reached // the same of the statuses
+	busy   keyLock       // by name: one change of a pod or object at a time
+	atPods *bus.Progress // the revision of the bucket of pods up to which the view is complete
+	atStat *bus.Progress // the same of the statuses
 	order  sync.Mutex
 	subs   map[int]func(PodChange)
 	objSub map[int]func(ObjectChange)
@@ -135,7 +136,7 @@ func New(pods Bucket[*podplanev1.PodRecord], status Bucket[*podplanev1.StatusRec
 		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]*v1.Pod),
 		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), minted: make(map[string]struct{}), abandoned: make(map[string]struct{}),
 		objectsBy: make(map[objectKey]*objectEntry), objGone: newTombs[objectKey](),
-		atPods: newReached(), atStat: newReached(),
+		atPods: bus.NewProgress(), atStat: bus.NewProgress(),
 		podTable: watchcache.New(opts.Limits), configMaps: watchcache.New(opts.Limits), secrets: watchcache.New(opts.Limits),
 		unsaid: 3, synced: make(chan struct{}), chores: newChores(),
 	}

@@ -18,6 +18,8 @@ type Shards struct {
 	Bucket     *bus.Bucket[*podplanev1.VolumesRecord]
 	Writer     *bus.Writer[*podplanev1.VolumesRecord]
 	Controller *controller.Controller
+	// Views is set before the keeper runs.
+	Views *Views
 }
 
 // ShardOf gives the shard of a record's key.
@@ -40,6 +42,10 @@ func (s *Shards) Gain(ctx context.Context, shards []int) error {
 			s.Writer.Seed(e)
 			records = append(records, e.Value)
 		}
+	}
+	// A pod that has volumes and was not seen yet would be taken for one that is gone.
+	if err := s.Views.CatchUp(ctx); err != nil {
+		return err
 	}
 	return s.Controller.Gain(ctx, shards, records)
 }
