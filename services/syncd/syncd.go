@@ -24,6 +24,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/gc"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/manifest"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
 	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 	"github.com/podplane/podplane/services/syncd/internal/store"
@@ -34,7 +35,7 @@ import (
 type Config struct {
 	daemon.Config
 	PodLogDir     string   `json:"podLogDir" usage:"directory of the containers' logs"`
-	ManifestDir   string   `json:"manifestDir" usage:"directory of pod manifests to run; empty: none"`
+	ManifestDir   string   `json:"manifestDir" usage:"directory of pod manifests to run, or one file; empty: none"`
 	MaxPods       int      `json:"maxPods" usage:"pods that the node takes"`
 	CgroupRoot    string   `json:"cgroupRoot" usage:"cgroup below which the pods' cgroups are; empty: the top"`
 	ClusterDomain string   `json:"clusterDomain" usage:"DNS domain of the cluster; empty: none"`
@@ -43,6 +44,12 @@ type Config struct {
 	StartSlots    int      `json:"startSlots" usage:"sandboxes and containers that are started at one time; 0: by the number of CPUs"`
 	PullSlots     int      `json:"pullSlots" usage:"images that are pulled at one time; 0: 6, 1: one after the other"`
 	Images        Images   `json:"images"`
+
+	ManifestRescan    time.Duration `json:"manifestRescan" usage:"how often the manifest directory is read without a reason"`
+	ManifestURL       string        `json:"manifestURL" usage:"URL, http or https, that answers with a Pod to run or a PodList of them; empty: none" secret:"true"`
+	ManifestURLHeader []string      `json:"manifestURLHeader" usage:"headers of the requests to the URL, as in 'Authorization: Bearer x'" secret:"true"`
+	ManifestURLCA     string        `json:"manifestURLCa" usage:"file of certificates to trust when the URL is asked; empty: the system's"`
+	ManifestURLRescan time.Duration `json:"manifestURLRescan" usage:"how often the URL is asked"`
 
 	Resync              time.Duration `json:"resync" usage:"how often all pods are compared with the runtime"`
 	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
@@ -62,6 +69,7 @@ func DefaultConfig() Config {
 	return Config{
 		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, ResolvConf: "/etc/resolv.conf",
 		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
+		ManifestRescan: 20 * time.Second, ManifestURLRescan: 20 * time.Second,
 		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
 	}
 }
@@ -85,8 +93,16 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 			list = append(list, field.Invalid(path.Child(n.name), n.value, fmt.Sprintf("must be at least %d", n.least)))
 		}
 	}
-	if c.Resync < time.Second {
-		list = append(list, field.Invalid(path.Child("resync"), c.Resync.String(), "must be at least 1s"))
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"resync", c.Resync}, {"manifestRescan", c.ManifestRescan}, {"manifestURLRescan", c.ManifestURLRescan}} {
+		if d.value < time.Second {
+			list = append(list, field.Invalid(path.Child(d.name), d.value.String(), "must be at least 1s"))
+		}
+	}
+	if err := c.manifestURL().Check(); err != nil {
+		list = append(list, field.Invalid(path.Child("manifestURL"), "", err.Error()))
 	}
 	if c.DecisionsMaxAge < time.Hour {
 		list = append(list, field.Invalid(path.Child("decisionsMaxAge"), c.DecisionsMaxAge.String(), "must be at least 1h"))
@@ -98,6 +114,10 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 		list = append(list, field.Required(path.Child("clusterDomain"), "a cluster DNS server needs a domain"))
 	}
 	return list
+}
+
+func (c *Config) manifestURL() manifest.Remote {
+	return manifest.Remote{URL: c.ManifestURL, Header: c.ManifestURLHeader, CA: c.ManifestURLCA, Rescan: c.ManifestURLRescan}
 }
 
 // ConfigureBus bounds the journal of decisions as configured.
@@ -137,7 +157,8 @@ type Runtime interface {
 
 func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) error {
 	face := front.Config{
-		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
+		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, ManifestRescan: cfg.ManifestRescan, ManifestURL: cfg.manifestURL(),
+		MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
 		UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir),
 	}
 	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Admit: face.Admit, Log: deps.Log})

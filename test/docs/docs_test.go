@@ -6,6 +6,8 @@ package docs_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,12 +24,17 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // pages are run one after the other on one Podplane; each cleans up after itself.
-var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md", "docs/nodes.md"}
+var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md", "docs/nodes.md", "docs/manifests.md"}
 
 func TestPages(t *testing.T) {
 	node := testkit.Containerd(t)
+	www := t.TempDir()
+	site := httptest.NewServer(http.FileServer(http.Dir(www)))
+	t.Cleanup(site.Close)
+	t.Setenv("WWW", www)
 	s, err := harness.New(harness.Options{
 		CRIEndpoint: node.Endpoint, Node: "docs", Root: filepath.Join(node.Dir, "docs"), CgroupRoot: filepath.Join(node.CgroupParent, "docs"),
+		Args: []string{"--manifest-url", site.URL + "/pods.json"}, Env: []string{"PODPLANE_SYNCD_MANIFEST_URL_RESCAN=1s"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/podplane/podplane/internal/bus/embedded"
 )
@@ -71,8 +72,20 @@ func (s *stack) serviceArgs(name string) []string {
 		args = append(args, s.doorArgs()...)
 	case "syncd":
 		args = append(args, "--manifest-dir", c.ManifestDir, "--pod-log-dir", c.PodLogDir, "--cgroup-root", c.CgroupRoot)
+		args = append(args, manifestArgs(c)...)
 	case "evictd":
 		args = append(args, "--pod-log-dir", c.PodLogDir)
+	}
+	return args
+}
+
+// manifestArgs name the URL only where one is given, so that the environment can name one too.
+func manifestArgs(c Config) (args []string) {
+	if c.ManifestURL != "" {
+		args = append(args, "--manifest-url", c.ManifestURL)
+	}
+	if len(c.ManifestURLHeader) > 0 {
+		args = append(args, "--manifest-url-header", strings.Join(c.ManifestURLHeader, ","))
 	}
 	return args
 }

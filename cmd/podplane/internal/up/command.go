@@ -38,6 +38,8 @@ func upCommand() *cobra.Command {
 	f.StringVar(&cfg.NATSListen, "nats-listen", cfg.NATSListen, "loopback host:port of our own bus; port 0: a free one")
 	f.StringToIntVar(&cfg.Replicas, "replicas", cfg.Replicas, "run more than one process of a service, which divide its pods among them, as in syncd=2,prober=3")
 	f.StringVar(&cfg.ManifestDir, "manifest-dir", cfg.ManifestDir, "run the pods of this directory's manifests; empty: none")
+	f.StringVar(&cfg.ManifestURL, "manifest-url", cfg.ManifestURL, "run the pods that this URL (http or https) answers with, a Pod or a PodList; empty: none")
+	f.StringArrayVar(&cfg.ManifestURLHeader, "manifest-url-header", cfg.ManifestURLHeader, "header of the requests to --manifest-url, as in 'Name: value' (secrets: environment PODPLANE_SYNCD_MANIFEST_URL_HEADER)")
 	return cmd
 }
 

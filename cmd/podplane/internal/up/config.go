@@ -56,6 +56,9 @@ type Config struct {
 	CRIEndpoint string
 	// ManifestDir is the directory whose pods run as long as their files are there.
 	ManifestDir string
+	// ManifestURL answers with further pods that run as long as it names them; ManifestURLHeader go with each request to it.
+	ManifestURL       string
+	ManifestURLHeader []string
 	// PodLogDir is where the runtime writes the containers' logs.
 	PodLogDir string
 	// Replicas is how many processes of a service run; one of each that is not named.

@@ -1,4 +1,4 @@
-// Package front puts syncd's API together and starts what feeds it: the Events, the node, the manifest directory and the gRPC services. It
+// Package front puts syncd's API together and starts what feeds it: the Events, the node, the manifests and the gRPC services. It
 // decides nothing and keeps no state of its own.
 package front
 
@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -29,8 +30,11 @@ type Config struct {
 	Root        string
 	PodLogDir   string
 	ManifestDir string
-	MaxPods     int
-	// StaticPods says whether this replica is the one that reads the manifest directory; nil: it is.
+	// ManifestRescan is the time between two readings of the directory without a reason.
+	ManifestRescan time.Duration
+	ManifestURL    manifest.Remote
+	MaxPods        int
+	// StaticPods says whether this replica is the one that reads the manifests; nil: it is.
 	StaticPods func() bool
 	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones.
 	UnsafeSysctls []string
@@ -65,7 +69,12 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 	api.Register(deps.GRPC, api.Backends{
 		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions, NodeNames: view.Nodes,
 	})
-	files := manifest.New(s, manifest.Options{Dir: cfg.ManifestDir, Node: cfg.Admission(), Active: cfg.StaticPods, Events: deps.Events, Log: deps.Log})
+	manifests, err := manifest.New(s, manifest.Options{
+		Dir: cfg.ManifestDir, Rescan: cfg.ManifestRescan, Remote: cfg.ManifestURL, Node: cfg.Admission(), Active: cfg.StaticPods, Events: deps.Events, Log: deps.Log,
+	})
+	if err != nil {
+		return err
+	}
 	deps.AddCheck("store", func(context.Context) error {
 		select {
 		case <-s.Synced():
@@ -89,7 +98,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 			return conditions, nil
 		}})
 	}))
-	deps.Go("manifests", quiet(files.Run))
+	deps.Go("manifests", quiet(manifests.Run))
 	return nil
 }
 

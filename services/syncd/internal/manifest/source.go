@@ -1,30 +1,12 @@
-// Package manifest makes pods of the files in a directory: static pods, as Kubernetes calls them.
-//
-// # Files
-//
-// A file is a manifest when its name ends in .yaml, .yml or .json and does not begin with a dot; sub-directories are not read. It holds
-// one v1.Pod, of at most 10 MiB. Links are followed; what is changed behind a link is seen at the next rescan, not at once. The directory is read when inotify
-// tells of a change in it and each 20 s; a missing directory is an empty one.
-//
-// # Identity
-//
-// The pod's name gets the node's as a suffix. Its UID comes from the manifest's content (not its form), so a restart of syncd keeps the
-// pod and a changed manifest is another pod: the old one is deleted with its grace period, and the new one is stored when the old one is
-// gone. Until then an Event says what it waits for.
-//
-// # Failures
-//
-// A file that can't be read as a pod is told in the log and in an Event of the node, with file and line; the other files count, and a pod
-// that the file made before stays until the file is mended or removed, so that an editor that writes in place never ends a pod. A file that is gone
-// ends its pod. Nothing is deleted before the directory has been read completely. What the node refuses (no room, a port or a name in use), and what a bus
-// that is away refuses, is tried again when a pod goes and at the next rescan.
 package manifest
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -51,11 +33,13 @@ type Pods interface {
 
 // Options are the source's settings.
 type Options struct {
-	// Dir is the directory; with "" there is none, and pods of an earlier one are deleted.
+	// Dir is the directory, or one file; with "" there is none, and pods of an earlier one are deleted.
 	Dir  string
 	Node admission.Node
 	// Rescan is the time between two readings without a reason, 20 s by default.
 	Rescan time.Duration
+	// Remote is the URL; without one, pods of an earlier one are deleted.
+	Remote Remote
 	// Active says whether this replica is the one that does it; nil: it is.
 	Active func() bool
 	Events events.Sink
@@ -70,23 +54,30 @@ const (
 	retry = time.Second
 )
 
-// Source keeps the store's static pods what the directory says. Make one with New and run it.
+// Source keeps the store's static pods what the manifests say. Make one with New and run it.
 type Source struct {
 	opts    Options
 	pods    Pods
 	scanner scanner
+	remote  *remote       // nil without a URL
 	freed   chan struct{} // a pod is gone
 	said    map[string]string
+	heirs   map[string]Origin // whose pods had the names that are, or were, taken
 }
 
-// New makes a source.
-func New(pods Pods, opts Options) *Source {
+// New makes a source. Its error says what is wrong with Options.Remote.
+func New(pods Pods, opts Options) (*Source, error) {
 	if opts.Rescan <= 0 {
 		opts.Rescan = defaultRescan
 	}
-	return &Source{
-		opts: opts, pods: pods, scanner: scanner{dir: opts.Dir, node: opts.Node}, freed: make(chan struct{}, 1), said: make(map[string]string),
+	remote, err := newRemote(opts.Remote, opts.Node)
+	if err != nil {
+		return nil, fmt.Errorf("manifest URL: %w", err)
 	}
+	return &Source{
+		opts: opts, pods: pods, scanner: scanner{path: opts.Dir, node: opts.Node}, remote: remote, freed: make(chan struct{}, 1),
+		said: make(map[string]string), heirs: make(map[string]Origin),
+	}, nil
 }
 
 // Run works until ctx ends.
@@ -107,18 +98,33 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	defer w.Close() //nolint:errcheck // ends with the process's interest
 	if s.opts.Dir != "" {
-		if err := os.MkdirAll(s.opts.Dir, 0o750); err != nil {
-			s.opts.Log.WarnContext(ctx, "can't make the manifest directory", slog.Any("error", err))
+		if _, err := os.Stat(s.opts.Dir); err != nil {
+			if err := os.MkdirAll(s.opts.Dir, 0o750); err != nil {
+				s.opts.Log.WarnContext(ctx, "can't make the manifest directory", slog.Any("error", err))
+			}
 		}
 	}
 	for ctx.Err() == nil {
-		next := s.opts.Rescan
-		if inactive := s.opts.Active != nil && !s.opts.Active(); inactive || s.pass(ctx, w) {
-			next = min(next, retry)
-		}
-		s.wait(ctx, w, next)
+		s.wait(ctx, w, s.turn(ctx, w))
 	}
 	return fmt.Errorf("manifest source: %w", ctx.Err())
+}
+
+// turn does what is to be done now and gives the time until the next turn without a reason.
+func (s *Source) turn(ctx context.Context, w *fsnotify.Watcher) time.Duration {
+	if s.opts.Active != nil && !s.opts.Active() {
+		s.remote.forget()
+		return retry
+	}
+	s.remote.begin(ctx, time.Now())
+	next := s.opts.Rescan
+	if s.remote != nil && s.remote.results == nil {
+		next = min(next, max(time.Until(s.remote.due), 0))
+	}
+	if s.pass(ctx, w) {
+		next = min(next, retry)
+	}
+	return next
 }
 
 func notify(c chan struct{}) {
@@ -136,6 +142,9 @@ func (s *Source) wait(ctx context.Context, w *fsnotify.Watcher, next time.Durati
 	case <-ctx.Done():
 	case <-t.C:
 	case <-s.freed:
+	case f := <-s.remote.pending():
+		s.remote.done(f)
+		s.tellRemote(ctx, f)
 	case <-w.Errors: // what was lost is found by looking
 	case <-w.Events:
 		quiet := time.NewTimer(settle)
@@ -155,130 +164,107 @@ func (s *Source) wait(ctx context.Context, w *fsnotify.Watcher, next time.Durati
 
 // pass reads the directory and brings the store in line; it gives true when it should be called again soon.
 func (s *Source) pass(ctx context.Context, w *fsnotify.Watcher) (again bool) {
-	var files []found
+	v := survey{pods: make(map[string]standing), heirs: s.heirs, unknown: make(map[podplanev1.Source]bool)}
 	if s.opts.Dir != "" {
 		// Watching what is watched is no error, and a directory that was made anew is another one.
-		if err := w.Add(s.opts.Dir); err != nil {
+		if err := w.Add(s.scanner.watched()); err != nil {
 			s.opts.Log.DebugContext(ctx, "can't watch the manifest directory", slog.Any("error", err))
 		}
 		var err error
-		if files, err = s.scanner.scan(time.Now()); err != nil {
+		if v.wishes, err = s.scanner.scan(time.Now()); err != nil {
 			s.tell(ctx, s.opts.Dir, err)
-			return false
+			v.unknown[podplanev1.Source_SOURCE_FILE] = true
+		} else {
+			delete(s.said, s.opts.Dir)
 		}
 	}
-	return s.reconcile(ctx, files)
+	if s.remote != nil {
+		v.unknown[podplanev1.Source_SOURCE_HTTP] = !s.remote.answered
+		v.wishes = append(v.wishes, s.remote.last.wishes...)
+	}
+	for _, c := range s.pods.Snapshot() {
+		p := standing{
+			uid: c.UID, name: c.Pod.Namespace + "/" + c.Pod.Name, deleting: c.Pod.DeletionTimestamp != nil,
+			from: Origin{Source: c.Record.GetSource(), Path: c.Record.GetOrigin()},
+		}
+		v.pods[p.name], s.heirs[p.name] = p, p.from
+	}
+	return s.reconcile(ctx, &v)
 }
 
-// reconcile deletes the pods that no file wants and stores those that are missing.
-func (s *Source) reconcile(ctx context.Context, files []found) (again bool) {
-	present := make(map[string]store.PodChange)
-	names := make(map[string]store.PodChange)
-	for _, c := range s.pods.Snapshot() {
-		names[c.Pod.Namespace+"/"+c.Pod.Name] = c
-		if c.Record.GetSource() == podplanev1.Source_SOURCE_FILE {
-			present[c.UID] = c
+// reconcile deletes the pods that nobody asks for and stores those that are missing.
+func (s *Source) reconcile(ctx context.Context, v *survey) (again bool) {
+	for _, p := range v.surplus() {
+		again = s.end(ctx, p) || again
+	}
+	places := make(map[string]bool, len(v.wishes))
+	for i := range v.wishes {
+		w := &v.wishes[i]
+		places[w.place] = true
+		if w.err != nil {
+			s.tell(ctx, w.place, w.err)
+			continue
+		}
+		switch a, why := v.judge(w); a {
+		case stands:
+			delete(s.said, w.place)
+		case hold:
+			s.hold(ctx, w, why)
+		case refuse:
+			s.refuse(ctx, w, why)
+		case create:
+			again = s.store(ctx, w, v) || again
 		}
 	}
-	wanted, unreadable := make(map[string]bool), make(map[string]bool)
-	said := make(map[string]string)
-	for _, f := range files {
-		if f.err != nil {
-			unreadable[f.path] = true
-			s.tell(ctx, f.path, f.err)
-		} else {
-			wanted[string(f.pod.UID)] = true
-		}
-		if text, ok := s.said[f.path]; ok {
-			said[f.path] = text
+	for place := range s.said {
+		if !places[place] && place != s.opts.Dir && (s.remote == nil || place != s.remote.from.Path) {
+			delete(s.said, place)
 		}
 	}
-	s.said = said
-	for uid, c := range present {
-		if !wanted[uid] && !unreadable[c.Record.GetOrigin()] {
-			again = s.end(ctx, c) || again
-		}
-	}
-	for _, f := range files {
-		if f.err == nil {
-			again = s.ensure(ctx, f, present, names) || again
-		}
-	}
+	maps.DeleteFunc(s.heirs, func(name string, from Origin) bool { return !v.asksFor(from, name) })
 	return again
 }
 
-// end deletes a pod whose file is gone or says something else now.
-func (s *Source) end(ctx context.Context, c store.PodChange) (again bool) {
-	if c.Pod.DeletionTimestamp != nil {
-		return false
-	}
-	uid := c.UID
-	_, err := s.pods.DeletePod(ctx, c.Pod.Namespace, c.Pod.Name, store.DeleteOptions{Preconditions: store.Preconditions{UID: &uid}})
+// end deletes a pod that is not asked for any more.
+func (s *Source) end(ctx context.Context, p standing) (again bool) {
+	namespace, name, _ := strings.Cut(p.name, "/")
+	_, err := s.pods.DeletePod(ctx, namespace, name, store.DeleteOptions{Preconditions: store.Preconditions{UID: &p.uid}})
 	if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil {
-		s.opts.Log.WarnContext(ctx, "can't delete a static pod", slog.String(string(telemetry.PodUID), uid), slog.Any("error", err))
+		s.opts.Log.WarnContext(ctx, "can't delete a static pod", slog.String(string(telemetry.PodUID), p.uid), slog.Any("error", err))
 		return true
 	}
 	return false
 }
 
-// ensure stores the pod of a file unless it is there.
-func (s *Source) ensure(ctx context.Context, f found, present, names map[string]store.PodChange) (again bool) {
-	uid, name := string(f.pod.UID), f.pod.Namespace+"/"+f.pod.Name
-	if c, there := present[uid]; there {
-		if c.Pod.DeletionTimestamp != nil {
-			s.hold(ctx, f, "waiting until the pod that is being deleted is gone")
-		} else {
-			delete(s.said, f.path)
-		}
-		return false
-	}
-	if c, taken := names[name]; taken {
-		if c.Record.GetOrigin() == f.path {
-			s.hold(ctx, f, "the manifest changed: waiting until the pod of its former content is gone")
-		} else {
-			s.tell(ctx, f.path, fmt.Errorf("%s: the name of pod %s is taken by another one (UID %s)", f.path, name, c.UID))
-		}
-		return false
-	}
-	err := s.create(ctx, f)
+// store stores the pod of a wish.
+func (s *Source) store(ctx context.Context, w *wish, v *survey) (again bool) {
+	err := s.create(ctx, w)
 	if err == nil {
-		s.opts.Log.InfoContext(ctx, "static pod stored", slog.String(string(telemetry.PodUID), uid), slog.String("file", f.path))
-		delete(s.said, f.path)
+		s.opts.Log.InfoContext(ctx, "static pod stored", slog.String(string(telemetry.PodUID), string(w.pod.UID)), slog.String("manifest", w.place))
+		v.pods[w.name()] = standing{uid: string(w.pod.UID), name: w.name(), from: w.from}
+		s.heirs[w.name()] = w.from
+		delete(s.said, w.place)
 		return false
 	}
 	if ctx.Err() == nil {
-		s.tell(ctx, f.path, fmt.Errorf("%s: %w", f.path, err))
+		s.refuse(ctx, w, err.Error())
 	}
-	return fault.KindOf(err).Retryable() && !fault.Is(err, fault.ResourceExhausted)
+	if fault.KindOf(err).Retryable() && !fault.Is(err, fault.ResourceExhausted) {
+		return true
+	}
+	delete(s.heirs, w.name()) // it had its turn
+	return false
 }
 
 // create stores a pod as the beginning of a trace of its own.
-func (s *Source) create(ctx context.Context, f found) (err error) {
-	ctx = telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: string(f.pod.UID), Namespace: f.pod.Namespace, PodName: f.pod.Name})
+func (s *Source) create(ctx context.Context, w *wish) (err error) {
+	ctx = telemetry.ContextWithAbout(ctx, telemetry.About{PodUID: string(w.pod.UID), Namespace: w.pod.Namespace, PodName: w.pod.Name})
 	ctx, span := tracer.Start(ctx, "manifest.pod.create")
 	defer func() { telemetry.End(span, err) }()
+	pod := w.pod.DeepCopy()
+	pod.Annotations[AnnotationSeen] = time.Now().UTC().Format(time.RFC3339Nano)
 	_, err = s.pods.CreatePod(ctx, store.NewPod{
-		Pod: f.pod.DeepCopy(), Source: podplanev1.Source_SOURCE_FILE, Origin: f.path, Traceparent: telemetry.Traceparent(ctx),
+		Pod: pod, Source: w.from.Source, Origin: w.from.Path, Traceparent: telemetry.Traceparent(ctx),
 	})
 	return err
-}
-
-// tell reports what is wrong with a file once, until it is something else.
-func (s *Source) tell(ctx context.Context, path string, err error) {
-	if s.said[path] == err.Error() {
-		return
-	}
-	s.said[path] = err.Error()
-	s.opts.Log.ErrorContext(ctx, "a manifest file does not count", slog.String("file", path), slog.Any("error", err))
-	s.opts.Events.EventContext(ctx, events.Node(s.opts.Node.Name), events.Warning, "FailedValidation", "%s", err.Error())
-}
-
-// hold reports once why a pod is not stored yet.
-func (s *Source) hold(ctx context.Context, f found, why string) {
-	if s.said[f.path] == why {
-		return
-	}
-	s.said[f.path] = why
-	ref := events.Pod(f.pod.Namespace, f.pod.Name, string(f.pod.UID), "")
-	s.opts.Events.EventContext(ctx, ref, events.Normal, "WaitingForDeletion", "%s: %s", f.path, why)
 }

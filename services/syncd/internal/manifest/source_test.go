@@ -54,6 +54,7 @@ func (l *logged) String() string {
 type rig struct {
 	t       *testing.T
 	dir     string
+	remote  manifest.Remote
 	bus     *bustest.Bus
 	store   *store.Feed
 	changes chan store.PodChange
@@ -66,7 +67,12 @@ var node = admission.Node{Name: "Node-1", MaxPods: 3}
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "manifests"), bus: bustest.New(t)}
+	return startWith(t, manifest.Remote{})
+}
+
+func startWith(t *testing.T, remote manifest.Remote) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "manifests"), remote: remote, bus: bustest.New(t)}
 	if err := os.Mkdir(r.dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +92,12 @@ func (r *rig) run(dir string) {
 	ended := make(chan error, 2)
 	go func() { ended <- f.Run(ctx) }()
 	unsubscribe := f.Subscribe(func(c store.PodChange) { r.changes <- c })
-	s := manifest.New(f, manifest.Options{Dir: dir, Node: node, Events: r.told, Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.log), nil))})
+	s, err := manifest.New(f, manifest.Options{
+		Dir: dir, Remote: r.remote, Node: node, Events: r.told, Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.log), nil)),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	go func() { ended <- s.Run(ctx) }()
 	stopped := false
 	r.stop = func() {
@@ -284,7 +295,7 @@ func TestTwoFilesOfOneName(t *testing.T) {
 	r.put("a.yaml", yaml("web", "x:1"))
 	a := r.stored("web-node-1")
 	r.put("b.yaml", yaml("web", "x:1"))
-	r.event("FailedValidation", "b.yaml", "the name of pod default/web-node-1 is taken")
+	r.event("Pod web-node-1 Warning FailedValidation", "b.yaml", "the name of pod default/web-node-1 is taken")
 	r.remove("a.yaml")
 	r.terminating(a.UID)
 	r.gone(a.UID)
@@ -297,15 +308,16 @@ func TestTwoFilesOfOneName(t *testing.T) {
 func FuzzStatic(f *testing.F) {
 	f.Add([]byte(yaml("a", "b:1")))
 	f.Add([]byte("kind: Pod\napiVersion: v1\nmetadata: {name: a, uid: ../x}\nspec: {containers: [{name: a, image: b}]}\n---\n"))
+	from := manifest.Origin{Source: podplanev1.Source_SOURCE_FILE, Path: "/m/x.yaml"}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		one, err := manifest.Static("/m/x.yaml", data, node)
+		one, err := manifest.Static(from, data, node)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "/m/x.yaml") {
 				t.Fatalf("no file in %q", err)
 			}
 			return
 		}
-		two, err := manifest.Static("/m/x.yaml", data, node)
+		two, err := manifest.Static(from, data, node)
 		if err != nil || one.UID != two.UID || len(one.UID) != 32 {
 			t.Fatalf("%s and %s: %v", one.UID, two.UID, err)
 		}

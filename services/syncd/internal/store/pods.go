@@ -217,6 +217,9 @@ func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
 		} else if e.pod.DeletionTimestamp != nil {
 			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: the pod of that name is being deleted and is not gone yet", n.name)
 		}
+		if from := s.byUID[uid].rec.GetOrigin(); from != "" {
+			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: it comes from %s", n.name, from)
+		}
 		return nil, podFault(fault.AlreadyExists, n.name, "")
 	}
 	if s.pending[n] != nil || s.byUID[string(pod.UID)] != nil {
