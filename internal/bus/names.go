@@ -122,14 +122,8 @@ func NodeKey(node string) string { return Token(node) }
 // NodePattern matches every key of a node.
 func NodePattern(node string) string { return Token(node) + ".>" }
 
-// PodPattern matches every key below a pod, as in probes.
-func PodPattern(node, uid string) string { return Key(node, uid) + ".>" }
-
 // ServicePattern matches every registration of a service on any node.
 func ServicePattern(service string) string { return Token(service) + ".>" }
-
-// NamespacePattern matches the objects of one kind in a namespace.
-func NamespacePattern(namespace, kind string) string { return Key(namespace, kind) + ".>" }
 
 // LifecycleSubject is the subject of a lifecycle event.
 func LifecycleSubject(node, uid, eventType string) string {
@@ -163,9 +157,6 @@ func EventsEverywhere(uid string) string {
 	}
 	return eventsPrefix + "*." + Token(uid) + ".>"
 }
-
-// EventPodPattern matches the Events about one pod.
-func EventPodPattern(node, uid string) string { return eventsPrefix + Key(node, uid) + ".>" }
 
 // DecisionsSubject is the subject of what syncd decided for a pod.
 func DecisionsSubject(node, uid, namespace, name string) string {

@@ -283,7 +283,7 @@ func TestOnTheBus(t *testing.T) {
 	r.EventContext(trace.ContextWithSpanContext(ctx, sc), pod, events.Normal, "Started", "Started container c")
 	drain(t, r)
 	n := 0
-	err = stream.Read(ctx, bus.ReadFrom{Filter: bus.EventPodPattern("n", "uid-1")}, func(_ context.Context, m bus.Message) error {
+	err = stream.Read(ctx, bus.ReadFrom{Filter: bus.EventsEverywhere("uid-1")}, func(_ context.Context, m bus.Message) error {
 		var e corev1.Event
 		if err := json.Unmarshal(m.Data, &e); err != nil {
 			return err

@@ -36,17 +36,6 @@ var httpOf = [kindCount]httpMeaning{
 	Canceled:           {StatusClientClosedRequest, metav1.StatusReasonUnknown},
 }
 
-// HTTPCode gives the HTTP status code that Kubernetes uses for this kind; 200 for None.
-func (k Kind) HTTPCode() int {
-	if k == None {
-		return http.StatusOK
-	}
-	if k >= kindCount {
-		k = Internal
-	}
-	return int(httpOf[k].code)
-}
-
 // ToStatus makes the Status object that a REST client gets for err. For nil it is a success.
 func ToStatus(err error) metav1.Status {
 	typed := metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
@@ -68,29 +57,6 @@ func ToStatus(err error) metav1.Status {
 	}
 	return s
 }
-
-// FromStatus is the inverse of ToStatus, for clients of the REST API. A success gives nil.
-func FromStatus(s metav1.Status) error {
-	if s.Status == metav1.StatusSuccess {
-		return nil
-	}
-	e := &Error{kind: kindOfStatus(s), err: statusMessage(s.Message)}
-	if s.Reason != httpOf[e.kind].reason {
-		e.reason = string(s.Reason)
-	}
-	if d := s.Details; d != nil {
-		e.object = Object{Group: d.Group, Resource: d.Kind, Name: d.Name, UID: string(d.UID)}
-		e.retryAfter = time.Duration(d.RetryAfterSeconds) * time.Second
-		for _, c := range d.Causes {
-			e.fields = append(e.fields, FieldError{Path: c.Field, Type: string(c.Type), Detail: c.Message})
-		}
-	}
-	return e
-}
-
-type statusMessage string
-
-func (m statusMessage) Error() string { return string(m) }
 
 // kindOfStatus goes by the reason and, where that says nothing, by the code.
 func kindOfStatus(s metav1.Status) Kind {

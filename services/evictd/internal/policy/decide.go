@@ -100,20 +100,3 @@ func containerUsage(s Signal, u *ContainerUsage) (used, request int64, known boo
 	}
 	return 0, 0, false
 }
-
-// Input is all that a round of decisions looks at.
-type Input struct {
-	Observations []Observation
-	Thresholds   []Threshold
-	Pods         []Pod
-	Outstanding  Outstanding
-	OneFS        bool
-	Transition   time.Duration
-}
-
-// Decide is a whole round: Observe, then Choose.
-func Decide(state State, in Input, now time.Time) (State, []Condition, *Order) {
-	next, conditions, crossed := Observe(state, in.Observations, in.Thresholds, in.Transition, now)
-	order, _ := Choose(next, crossed, in.Pods, in.Outstanding, in.OneFS)
-	return next, conditions, order
-}

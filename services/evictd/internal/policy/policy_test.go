@@ -20,6 +20,23 @@ const (
 	transition = 5 * time.Minute
 )
 
+// round is what a round of decisions looks at.
+type round struct {
+	Observations []policy.Observation
+	Thresholds   []policy.Threshold
+	Pods         []policy.Pod
+	Outstanding  policy.Outstanding
+	OneFS        bool
+	Transition   time.Duration
+}
+
+// decide is a whole round, as the manager does it: observe, then choose.
+func decide(state policy.State, in round, now time.Time) (policy.State, []policy.Condition, *policy.Order) {
+	next, conditions, crossed := policy.Observe(state, in.Observations, in.Thresholds, in.Transition, now)
+	order, _ := policy.Choose(next, crossed, in.Pods, in.Outstanding, in.OneFS)
+	return next, conditions, order
+}
+
 func thresholds(t testing.TB, text string) []policy.Threshold {
 	t.Helper()
 	list, err := policy.ParseThresholds(text)
@@ -229,10 +246,10 @@ func TestChoose(t *testing.T) {
 	small := policy.Pod{UID: "small", Memory: 10 * mi, MemoryRequest: 20 * mi, Processes: 800, Measured: true}
 	static := policy.Pod{UID: "static", Static: true, Memory: 900 * mi, Measured: true}
 	now := epoch.Add(time.Minute)
-	in := policy.Input{
+	in := round{
 		Observations: memory(50*mi, now), Thresholds: hard, Pods: []policy.Pod{small, static, big}, Transition: transition,
 	}
-	state, _, order := policy.Decide(policy.State{}, in, now)
+	state, _, order := decide(policy.State{}, in, now)
 	if order == nil || order.Pod.UID != "big" || order.Grace != time.Second || order.Usage != 300*mi || order.Request != 100*mi {
 		t.Fatalf("order %+v", order)
 	}
@@ -247,20 +264,20 @@ func TestChoose(t *testing.T) {
 
 	blocked := in
 	blocked.Outstanding = policy.Outstanding{Open: map[string]bool{"big": true}, Blocked: true}
-	if _, _, order := policy.Decide(state, blocked, now); order != nil {
+	if _, _, order := decide(state, blocked, now); order != nil {
 		t.Errorf("a second order while the first is open: %+v", order)
 	}
 	blocked.Outstanding.Blocked = false
-	if _, _, order := policy.Decide(state, blocked, now); order == nil || order.Pod.UID != "small" {
+	if _, _, order := decide(state, blocked, now); order == nil || order.Pod.UID != "small" {
 		t.Errorf("the open order hangs, next: %+v", order)
 	}
 	stale := state
 	stale.LastOrderEnd = now
-	if _, _, order := policy.Decide(stale, in, now); order != nil {
+	if _, _, order := decide(stale, in, now); order != nil {
 		t.Errorf("an order on a measurement from before the last order's end: %+v", order)
 	}
 	in.Observations = []policy.Observation{{Signal: policy.PIDAvailable, Available: 10, Capacity: 4000, At: now}}
-	if _, _, order := policy.Decide(state, in, now); order == nil || order.Pod.UID != "small" || !strings.Contains(order.Message, "800 processes") {
+	if _, _, order := decide(state, in, now); order == nil || order.Pod.UID != "small" || !strings.Contains(order.Message, "800 processes") {
 		t.Errorf("pids: %+v", order)
 	}
 	in.Pods = []policy.Pod{static}
@@ -281,7 +298,7 @@ func FuzzDecide(f *testing.F) {
 		if rng.IntN(2) == 0 {
 			state.LastCrossed[policy.MemoryPressure] = epoch
 		}
-		in := policy.Input{Thresholds: thresholds(t, policy.DefaultHard+",pid.available<1000"), Transition: transition, OneFS: rng.IntN(2) == 0}
+		in := round{Thresholds: thresholds(t, policy.DefaultHard+",pid.available<1000"), Transition: transition, OneFS: rng.IntN(2) == 0}
 		for _, s := range policy.Signals {
 			in.Observations = append(in.Observations, policy.Observation{Signal: s, Available: available + rng.Int64N(2000), Capacity: rng.Int64N(10000), At: now})
 		}
@@ -290,16 +307,16 @@ func FuzzDecide(f *testing.F) {
 			in.Pods = append(in.Pods, p)
 		}
 		in.Outstanding = policy.Outstanding{Open: map[string]bool{"3": true}, Blocked: rng.IntN(4) == 0}
-		next, conditions, order := policy.Decide(state, in, now)
+		next, conditions, order := decide(state, in, now)
 		checkRound(t, in, state, next, conditions, order, now)
-		_, again, second := policy.Decide(state, in, now)
+		_, again, second := decide(state, in, now)
 		if fmt.Sprint(again) != fmt.Sprint(conditions) || (order == nil) != (second == nil) || order != nil && order.Pod.UID != second.Pod.UID {
 			t.Fatal("the same input gave two answers")
 		}
 	})
 }
 
-func checkRound(t *testing.T, in policy.Input, state, next policy.State, conditions []policy.Condition, order *policy.Order, now time.Time) {
+func checkRound(t *testing.T, in round, state, next policy.State, conditions []policy.Condition, order *policy.Order, now time.Time) {
 	t.Helper()
 	crossed := map[string]bool{}
 	for _, th := range in.Thresholds {
