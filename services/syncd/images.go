@@ -11,6 +11,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/images/access"
 	"github.com/podplane/podplane/services/syncd/internal/images/credprovider"
+	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 )
 
 // Images is how images are pulled, and who may use them.
@@ -20,12 +21,15 @@ type Images struct {
 	ProviderBinDir string        `json:"credentialProviderBinDir" usage:"directory of the credential provider plugins"`
 	Verification   string        `json:"pullCredentialsVerificationPolicy" usage:"which images pods may use without credentials of their own once they are on the node: NeverVerify (all), NeverVerifyPreloadedImages (those that were not pulled here), NeverVerifyAllowlistedImages or AlwaysVerify (none)"`
 	Allowlist      []string      `json:"preloadedImagesVerificationAllowlist" usage:"repositories that NeverVerifyAllowlistedImages is about; host/path/* stands for all below it"`
+	PullQPS        int           `json:"registryPullQPS" usage:"pulls that may begin in a second, those over it wait; 0: no limit"`
+	PullBurst      int           `json:"registryBurst" usage:"pulls that may begin at once when registryPullQPS is set"`
+	PerClass       bool          `json:"runtimeClassInImageCriApi" usage:"tell the runtime for which runtime handler an image is pulled, for handlers that keep images of their own"`
 	Progress       time.Duration `json:"pullProgress" usage:"how often an Event tells of a pull that goes on"`
 }
 
 // DefaultImages gives the settings where nothing is set.
 func DefaultImages() Images {
-	return Images{Verification: string(access.NeverVerifyPreloadedImages), Progress: images.DefaultProgress}
+	return Images{Verification: string(access.NeverVerifyPreloadedImages), PullBurst: 10, Progress: images.DefaultProgress}
 }
 
 // Validate checks the settings.
@@ -36,6 +40,12 @@ func (i *Images) Validate(path *field.Path) field.ErrorList {
 	}
 	if (i.ProviderConfig == "") != (i.ProviderBinDir == "") {
 		list = append(list, field.Required(path.Child("credentialProviderConfig"), "it and credentialProviderBinDir need each other"))
+	}
+	if i.PullQPS < 0 {
+		list = append(list, field.Invalid(path.Child("registryPullQPS"), i.PullQPS, "must be at least 0"))
+	}
+	if i.PullQPS > 0 && i.PullBurst < 1 {
+		list = append(list, field.Invalid(path.Child("registryBurst"), i.PullBurst, "must be at least 1"))
 	}
 	if i.Progress < time.Second {
 		list = append(list, field.Invalid(path.Child("pullProgress"), i.Progress.String(), "must be at least 1s"))
@@ -50,7 +60,10 @@ func (i *Images) rule() access.Rule {
 // puller makes what pulls images.
 func (n *node) puller(recorder images.Recorder) (*images.Puller, error) {
 	c := &n.cfg.Images
-	cfg := images.Config{Parallel: n.cfg.PullSlots, Progress: c.Progress, Log: n.deps.Log, NodeConfigs: []string{c.DockerConfig}}
+	cfg := images.Config{Parallel: n.cfg.PullSlots, QPS: c.PullQPS, Burst: c.PullBurst, Progress: c.Progress, Log: n.deps.Log, NodeConfigs: []string{c.DockerConfig}}
+	if classes := runtimeclass.Dir(n.cfg.RuntimeClassDir); c.PerClass {
+		cfg.Handler = classes.Handler
+	}
 	var err error
 	if c.DockerConfig == "" {
 		cfg.NodeConfigs = images.NodeConfigFiles(n.cfg.Root, os.Getenv("HOME"))

@@ -19,6 +19,8 @@ type settings struct {
 	mu     sync.Mutex
 	name   string
 	driver cri.CgroupDriver
+	// handlers is nil until the runtime has told.
+	handlers map[string]cri.HandlerFeatures
 }
 
 // RuntimeName is the runtime's name.
@@ -36,6 +38,21 @@ func (s *settings) RuntimeName() string {
 	}
 	s.name = v.RuntimeName
 	return s.name
+}
+
+// features are what the runtime's handlers can do. They are asked for again until the runtime has told of any.
+func (s *settings) features(ctx context.Context) (map[string]cri.HandlerFeatures, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.handlers) > 0 {
+		return s.handlers, nil
+	}
+	status, err := s.runtime.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.handlers = status.Handlers
+	return s.handlers, nil
 }
 
 // cgroupDriver is the runtime's cgroup driver. One that does not tell uses cgroupfs.

@@ -57,6 +57,7 @@ type Config struct {
 	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
 
 	PodPidsLimit         int64    `json:"podPidsLimit" usage:"processes that each pod may have; -1: no limit"`
+	SeccompDefault       bool     `json:"seccompDefault" usage:"containers that do not name a seccomp profile get the runtime's default instead of none"`
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls" usage:"kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything"`
 	RuntimeClassDir      string   `json:"runtimeClassDir" usage:"directory of RuntimeClass manifests; empty: none"`
 
@@ -278,8 +279,8 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 	executor := runtime.New(runtime.Config{
 		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
-		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Allocatable: runtime.MachineResources(),
-		PidsLimit: n.cfg.PodPidsLimit, RuntimeClass: runtimeclass.Dir(n.cfg.RuntimeClassDir).Get,
+		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Handlers: settings.features, SeccompDefault: n.cfg.SeccompDefault, Allocatable: runtime.MachineResources(),
+		PidsLimit: n.cfg.PodPidsLimit, RuntimeHandler: runtimeclass.Dir(n.cfg.RuntimeClassDir).Handler,
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)
 	if err != nil {
@@ -314,6 +315,11 @@ func fieldPath(p *v1.Pod, container string) string {
 	for i := range p.Spec.InitContainers {
 		if p.Spec.InitContainers[i].Name == container {
 			return "spec.initContainers{" + container + "}"
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if p.Spec.EphemeralContainers[i].Name == container {
+			return "spec.ephemeralContainers{" + container + "}"
 		}
 	}
 	return "spec.containers{" + container + "}"

@@ -157,7 +157,8 @@ func TestRules(t *testing.T) {
 		{"volumes: [{name: a, image: {reference: b, pullPolicy: Often}}]", "spec.volumes[0].image.pullPolicy", "IfNotPresent"},
 		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: ../x}]"), "spec.containers[0].volumeMounts[0].subPath", "'..'"},
 		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: /x}]"), "spec.containers[0].volumeMounts[0].subPath", "relative"},
-		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPathExpr: x}]"), "spec.containers[0].volumeMounts[0].subPathExpr", "not supported"},
+		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPathExpr: x/../y}]"), "spec.containers[0].volumeMounts[0].subPathExpr", "'..'"},
+		{"volumes: [{name: v, image: {reference: b}}]\n" + container("volumeMounts: [{name: v, mountPath: /a, subPath: x, subPathExpr: x}]"), "spec.containers[0].volumeMounts[0].subPathExpr", "mutually exclusive"},
 		{container("volumeDevices: [{name: x, devicePath: /x}]"), "spec.containers[0].volumeDevices[0]", "not supported"},
 
 		{container("ports: [{hostPort: 1}]"), "spec.containers[0].ports[0].containerPort", "Required"},
@@ -181,7 +182,7 @@ func TestRules(t *testing.T) {
 		{container("env: [{name: a, valueFrom: {resourceFieldRef: {resource: x}}}]"), "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource", "limits.cpu"},
 		{container("env: [{name: a, valueFrom: {secretKeyRef: {name: a}}}]"), "spec.containers[0].env[0].valueFrom.secretKeyRef.key", "Required"},
 		{container("env: [{name: a, valueFrom: {configMapKeyRef: {name: a, key: 'a/b'}}}]"), "spec.containers[0].env[0].valueFrom.configMapKeyRef.key", "alphanumeric"},
-		{container("env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: b, key: c}}}]"), "spec.containers[0].env[0].valueFrom.fileKeyRef", "not supported"},
+		{container("env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: b, key: c}}}]"), "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName", "Not found"},
 		{container("envFrom: [{}]"), "spec.containers[0].envFrom[0]", "must specify one of"},
 		{container("envFrom: [{configMapRef: {name: a}, secretRef: {name: a}}]"), "spec.containers[0].envFrom[0]", "more than one"},
 		{container("envFrom: [{secretRef: {name: A}}]"), "spec.containers[0].envFrom[0].secretRef.name", "lower case"},

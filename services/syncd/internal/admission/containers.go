@@ -49,7 +49,7 @@ func validateContainer(c *v1.Container, volumes map[string]*v1.Volume, p *field.
 	}
 	list = append(list, enum(p.Child("imagePullPolicy"), c.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)...)
 	list = append(list, enum(p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, v1.TerminationMessageReadFile, v1.TerminationMessageFallbackToLogsOnError)...)
-	list = append(list, validateEnv(c.Env, p.Child("env"))...)
+	list = append(list, validateEnv(c.Env, volumes, p.Child("env"))...)
 	list = append(list, validateEnvFrom(c.EnvFrom, p.Child("envFrom"))...)
 	list = append(list, validateMounts(c, volumes, p)...)
 	list = append(list, validateResources(&c.Resources, p.Child("resources"))...)
@@ -172,7 +172,7 @@ var resourceRefs = []string{
 	"limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory",
 }
 
-func validateEnv(env []v1.EnvVar, p *field.Path) field.ErrorList {
+func validateEnv(env []v1.EnvVar, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	for i, e := range env {
 		at := p.Index(i)
@@ -188,12 +188,12 @@ func validateEnv(env []v1.EnvVar, p *field.Path) field.ErrorList {
 		if e.Value != "" {
 			list = append(list, field.Invalid(from, "", "may not be specified when `value` is not empty"))
 		}
-		list = append(list, validateValueFrom(e.ValueFrom, from)...)
+		list = append(list, validateValueFrom(e.ValueFrom, volumes, from)...)
 	}
 	return list
 }
 
-func validateValueFrom(f *v1.EnvVarSource, p *field.Path) field.ErrorList {
+func validateValueFrom(f *v1.EnvVarSource, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
 	var list field.ErrorList
 	n := 0
 	if r := f.FieldRef; r != nil {
@@ -218,15 +218,40 @@ func validateValueFrom(f *v1.EnvVarSource, p *field.Path) field.ErrorList {
 		n++
 		list = append(list, validateKeyRef(r.Name, r.Key, p.Child("secretKeyRef"))...)
 	}
-	if f.FileKeyRef != nil {
+	if r := f.FileKeyRef; r != nil {
 		n++
-		list = append(list, notHere(p.Child("fileKeyRef"), "variables from files", "fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"))
+		list = append(list, validateFileKeyRef(r, volumes, p.Child("fileKeyRef"))...)
 	}
 	switch {
 	case n == 0:
-		list = append(list, field.Required(p, "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"))
+		list = append(list, field.Required(p, "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"))
 	case n > 1:
 		list = append(list, field.Invalid(p, "", "may not have more than one field specified at a time"))
+	}
+	return list
+}
+
+// maxFileKey is the longest name of a variable in a file.
+const maxFileKey = 128
+
+func validateFileKeyRef(r *v1.FileKeySelector, volumes map[string]*v1.Volume, p *field.Path) field.ErrorList {
+	var list field.ErrorList
+	switch v := volumes[r.VolumeName]; {
+	case r.VolumeName == "":
+		list = append(list, field.Required(p.Child("volumeName"), "must name a volume of the pod"))
+	case v == nil:
+		list = append(list, field.NotFound(p.Child("volumeName"), r.VolumeName))
+	case v.EmptyDir == nil:
+		list = append(list, field.Invalid(p.Child("volumeName"), r.VolumeName, "must be an emptyDir volume"))
+	}
+	list = append(list, validateLocal(r.Path, p.Child("path"))...)
+	switch {
+	case r.Key == "":
+		list = append(list, field.Required(p.Child("key"), "must name a variable in the file"))
+	case len(r.Key) > maxFileKey:
+		list = append(list, field.TooLong(p.Child("key"), r.Key, maxFileKey))
+	default:
+		list = append(list, invalidIf(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))...)
 	}
 	return list
 }

@@ -124,19 +124,25 @@ func validateFiles(mode *int32, items []v1.KeyToPath, p *field.Path) field.Error
 		if it.Key == "" {
 			list = append(list, field.Required(at.Child("key"), "must be a key of the object"))
 		}
-		switch {
-		case it.Path == "":
-			list = append(list, field.Required(at.Child("path"), "must be a relative path"))
-		case path.IsAbs(it.Path):
-			list = append(list, field.Invalid(at.Child("path"), it.Path, "must be a relative path"))
-		case hasDotDot(it.Path):
-			list = append(list, field.Invalid(at.Child("path"), it.Path, "must not contain '..'"))
-		case strings.HasPrefix(it.Path, ".."):
-			list = append(list, field.Invalid(at.Child("path"), it.Path, "must not start with '..'"))
-		}
+		list = append(list, validateLocal(it.Path, at.Child("path"))...)
 		list = append(list, validateMode(it.Mode, at.Child("mode"))...)
 	}
 	return list
+}
+
+// validateLocal checks the path of a file within a volume.
+func validateLocal(file string, p *field.Path) field.ErrorList {
+	switch {
+	case file == "":
+		return field.ErrorList{field.Required(p, "must be a relative path")}
+	case path.IsAbs(file):
+		return field.ErrorList{field.Invalid(p, file, "must be a relative path")}
+	case hasDotDot(file):
+		return field.ErrorList{field.Invalid(p, file, "must not contain '..'")}
+	case strings.HasPrefix(file, ".."):
+		return field.ErrorList{field.Invalid(p, file, "must not start with '..'")}
+	}
+	return nil
 }
 
 func validateMode(mode *int32, p *field.Path) field.ErrorList {
@@ -187,25 +193,27 @@ func validateMounts(c *v1.Container, volumes map[string]*v1.Volume, p *field.Pat
 
 // validateSubPath lets parts be mounted of images only, where the runtime finds them.
 func validateSubPath(m *v1.VolumeMount, of *v1.Volume, p *field.Path) field.ErrorList {
-	at := p.Child("subPath")
-	switch {
-	case m.SubPath == "":
-		return nil
-	case of == nil || of.Image == nil:
-		return field.ErrorList{notHere(at, "a part of a volume that is no image")}
-	case path.IsAbs(m.SubPath):
-		return field.ErrorList{field.Invalid(at, m.SubPath, "must be a relative path")}
-	case hasDotDot(m.SubPath):
-		return field.ErrorList{field.Invalid(at, m.SubPath, "must not contain '..'")}
+	var list field.ErrorList
+	for _, part := range []struct{ name, path string }{{"subPath", m.SubPath}, {"subPathExpr", m.SubPathExpr}} {
+		at := p.Child(part.name)
+		switch {
+		case part.path == "":
+		case of == nil || of.Image == nil:
+			list = append(list, notHere(at, "a part of a volume that is no image"))
+		case path.IsAbs(part.path):
+			list = append(list, field.Invalid(at, part.path, "must be a relative path"))
+		case hasDotDot(part.path):
+			list = append(list, field.Invalid(at, part.path, "must not contain '..'"))
+		}
 	}
-	return nil
+	if m.SubPath != "" && m.SubPathExpr != "" {
+		list = append(list, field.Invalid(p.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive"))
+	}
+	return list
 }
 
 func validateMountOptions(m *v1.VolumeMount, privileged bool, p *field.Path) field.ErrorList {
 	var list field.ErrorList
-	if m.SubPathExpr != "" {
-		list = append(list, notHere(p.Child("subPathExpr"), "a part of a volume"))
-	}
 	if mp := m.MountPropagation; mp != nil {
 		list = append(list, enum(p.Child("mountPropagation"), *mp, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)...)
 		if *mp == v1.MountPropagationBidirectional && !privileged {

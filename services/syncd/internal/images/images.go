@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/cri"
@@ -55,6 +56,10 @@ type Runtime interface {
 type Config struct {
 	// Parallel is how many pulls run at one time; 0: DefaultParallel, 1: one after the other.
 	Parallel int
+	// QPS is how many pulls may begin in a second, Burst how many at once when none has for a while; 0: as many as there are. Those over it wait.
+	QPS, Burst int
+	// Handler gives the runtime handler that a pod's images are pulled for; nil: they are pulled for all.
+	Handler func(*v1.Pod) (string, error)
 	// NodeConfigs are where the node's Docker configuration may be: the first file that there is counts.
 	NodeConfigs []string
 	// Providers are the credential provider plugins; may be nil.
@@ -82,6 +87,7 @@ type Puller struct {
 	events  Recorder
 	node    nodeConfig
 	budget  chan struct{}
+	begin   *rate.Limiter
 	now     func() time.Time
 }
 
@@ -96,8 +102,12 @@ func New(cfg Config, runtime Runtime, secrets Secrets, events Recorder) *Puller 
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	begin := rate.NewLimiter(rate.Inf, 0)
+	if cfg.QPS > 0 {
+		begin = rate.NewLimiter(rate.Limit(cfg.QPS), max(1, cfg.Burst))
+	}
 	return &Puller{
-		cfg: cfg, runtime: runtime, secrets: secrets, events: events, node: nodeConfig{files: cfg.NodeConfigs},
+		cfg: cfg, begin: begin, runtime: runtime, secrets: secrets, events: events, node: nodeConfig{files: cfg.NodeConfigs},
 		budget: make(chan struct{}, cfg.Parallel), now: time.Now,
 	}
 }
@@ -167,6 +177,11 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, w Want) (cri.Image, er
 		err = fault.New(fault.Invalid, "Failed to apply default image tag %q: couldn't parse image name %q: %w", w.Image, w.Image, err)
 		p.event(j, v1.EventTypeWarning, "InspectFailed", "%v", err)
 		return cri.Image{}, &cri.ImageError{Image: w.Image, Reason: cri.ReasonInvalidImageName, Err: err}
+	}
+	if p.cfg.Handler != nil {
+		if j.spec.RuntimeHandler, err = p.cfg.Handler(pod); err != nil {
+			return cri.Image{}, p.inspectFailed(j, err)
+		}
 	}
 	if w.Policy == v1.PullAlways {
 		p.cfg.Metrics.ensured(w.Policy, "unknown", true)

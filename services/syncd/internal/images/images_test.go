@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -26,6 +28,8 @@ type registry struct {
 	present  bool
 	password string
 	pulls    []string
+	began    []time.Time
+	handlers []string
 	inspect  error
 }
 
@@ -50,7 +54,7 @@ func (r *registry) PullImage(_ context.Context, image cri.ImageSpec, auth *cri.A
 	if auth != nil {
 		given = auth.Username + ":" + auth.Password
 	}
-	r.pulls = append(r.pulls, given)
+	r.pulls, r.began, r.handlers = append(r.pulls, given), append(r.began, time.Now()), append(r.handlers, image.RuntimeHandler)
 	if given != r.password {
 		return "", &cri.ImageError{Image: image.Image, Reason: cri.ReasonErrImagePull, Err: fault.New(fault.Unauthenticated, "denied")}
 	}
@@ -78,6 +82,45 @@ func pod(policy v1.PullPolicy, image string, secrets ...string) (*v1.Pod, images
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s})
 	}
 	return p, images.Want{Container: "c", Image: image, Policy: policy}
+}
+
+// Pulls over the rate wait, in their order, and end with their context.
+func TestPullRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, s := &registry{}, &surroundings{}
+		puller := images.New(images.Config{QPS: 2, Burst: 3}, r, s, s)
+		p, c := pod(v1.PullAlways, "app:1")
+		began := time.Now()
+		for range 7 {
+			if _, err := puller.Ensure(t.Context(), p, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, want := range []time.Duration{0, 0, 0, 500, 1000, 1500, 2000} {
+			if got := r.began[i].Sub(began); got != want*time.Millisecond {
+				t.Errorf("pull %d began after %s, want %s", i, got, want*time.Millisecond)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := puller.Ensure(ctx, p, c); !errors.Is(err, context.Canceled) || len(r.pulls) != 7 {
+			t.Errorf("a pull that nobody waits for: %v, %d pulls", err, len(r.pulls))
+		}
+	})
+}
+
+func TestPullForAHandler(t *testing.T) {
+	r, s := &registry{}, &surroundings{}
+	handler := func(p *v1.Pod) (string, error) { return "of-" + p.Namespace, nil }
+	p, c := pod(v1.PullAlways, "app:1")
+	if _, err := images.New(images.Config{Handler: handler}, r, s, s).Ensure(t.Context(), p, c); err != nil || strings.Join(r.handlers, " ") != "of-ns" {
+		t.Errorf("pulled for %q, %v", r.handlers, err)
+	}
+	handler = func(*v1.Pod) (string, error) { return "", fault.New(fault.NotFound, "no such class") }
+	_, err := images.New(images.Config{Handler: handler}, r, s, s).Ensure(t.Context(), p, c)
+	if e, ok := errors.AsType[*cri.ImageError](err); !ok || e.Reason != images.ReasonImageInspectError || len(r.pulls) != 1 {
+		t.Errorf("for a class that there is not: %v, %d pulls", err, len(r.pulls))
+	}
 }
 
 func TestPolicies(t *testing.T) {

@@ -22,6 +22,9 @@ func (p *Puller) pull(ctx context.Context, j *job) (cri.Image, error) {
 		return cri.Image{}, err
 	}
 	defer release()
+	if err := p.begin.Wait(ctx); err != nil {
+		return cri.Image{}, context.Cause(ctx)
+	}
 	p.event(j, v1.EventTypeNormal, "Pulling", "Pulling image %q", j.Image)
 	began := p.now()
 	img, err := p.recorded(ctx, j)
@@ -118,7 +121,7 @@ func (p *Puller) fetch(ctx context.Context, j *job, auth *cri.AuthConfig) (cri.I
 	if err != nil {
 		return cri.Image{}, err
 	}
-	img, err := p.runtime.ImageStatus(ctx, cri.ImageSpec{Image: ref, UserImage: j.Image})
+	img, err := p.runtime.ImageStatus(ctx, cri.ImageSpec{Image: ref, UserImage: j.Image, RuntimeHandler: j.spec.RuntimeHandler})
 	if err != nil {
 		return cri.Image{}, p.inspectFailed(j, err)
 	}

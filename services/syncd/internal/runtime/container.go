@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -22,15 +22,15 @@ import (
 const etcHosts = "/etc/hosts"
 
 // containerConfig describes a container to create. It makes no files.
-func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri.ContainerConfig, error) {
+func (e *Executor) containerConfig(ctx context.Context, r worker.StartRequest, c *v1.Container) (*cri.ContainerConfig, error) {
 	if err := supported(r.Pod, c); err != nil {
 		return nil, err
 	}
-	env, err := e.environment(r.Pod, c, r.Sandbox.IPs)
+	env, err := e.environment(r, c)
 	if err != nil {
 		return nil, err
 	}
-	security, err := containerSecurity(r.Pod, c, &r.Image, e.cfg.Root)
+	security, err := e.containerSecurity(r.Pod, c, &r.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (e *Executor) containerConfig(r worker.StartRequest, c *v1.Container) (*cri
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := e.mounts(r, c)
+	mounts, err := e.mounts(ctx, r, c, env)
 	if err != nil {
 		return nil, err
 	}
@@ -138,69 +138,6 @@ func containerAnnotations(r worker.StartRequest, c *v1.Container) (map[string]st
 		a[pod.AnnotationContainerPorts] = string(raw)
 	}
 	return a, nil
-}
-
-// mounts are the container's volumes, its hosts file and its termination message file.
-func (e *Executor) mounts(r worker.StartRequest, c *v1.Container) ([]pod.Mount, error) {
-	list := make([]pod.Mount, 0, len(c.VolumeMounts)+2)
-	ownHosts := false
-	for i := range c.VolumeMounts {
-		vm := &c.VolumeMounts[i]
-		m, err := volumeMount(r, vm)
-		if err != nil {
-			return nil, err
-		}
-		ownHosts = ownHosts || filepath.Clean(vm.MountPath) == etcHosts
-		m.ContainerPath = vm.MountPath
-		if !strings.HasPrefix(m.ContainerPath, "/") {
-			m.ContainerPath = "/" + m.ContainerPath
-		}
-		if vm.MountPropagation != nil {
-			switch *vm.MountPropagation {
-			case v1.MountPropagationHostToContainer:
-				m.Propagation = pod.MountHostToContainer
-			case v1.MountPropagationBidirectional:
-				m.Propagation = pod.MountBidirectional
-			}
-		}
-		if rro := vm.RecursiveReadOnly; rro != nil && *rro == v1.RecursiveReadOnlyEnabled {
-			m.RecursiveReadOnly = true
-		}
-		list = append(list, m)
-	}
-	if !ownHosts && (len(r.Sandbox.IPs) > 0 || r.Pod.Spec.HostNetwork) {
-		list = append(list, pod.Mount{ContainerPath: etcHosts, HostPath: filepath.Join(e.PodDir(string(r.Pod.UID)), "etc-hosts")})
-	}
-	if c.TerminationMessagePath != "" {
-		name, err := randomName()
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, pod.Mount{ContainerPath: c.TerminationMessagePath, HostPath: filepath.Join(e.containerDir(r.Pod, c.Name), name)})
-	}
-	return list, nil
-}
-
-// volumeMount is the source of a mount.
-func volumeMount(r worker.StartRequest, vm *v1.VolumeMount) (pod.Mount, error) {
-	if isImageVolume(r.Pod, vm.Name) {
-		return imageMount(r, vm)
-	}
-	host := r.Volumes[vm.Name]
-	if host == "" {
-		return pod.Mount{}, fmt.Errorf("volume %q is not set up", vm.Name)
-	}
-	return pod.Mount{HostPath: host, ReadOnly: vm.ReadOnly || readOnlyVolume(r.Pod, vm.Name)}, nil
-}
-
-// readOnlyVolume says whether a volume is read-only whatever its mounts say: those that are made from objects are.
-func readOnlyVolume(p *v1.Pod, name string) bool {
-	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; v.Name == name {
-			return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
-		}
-	}
-	return false
 }
 
 func randomName() (string, error) {

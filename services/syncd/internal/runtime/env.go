@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/services/syncd/internal/worker"
 )
 
 // environment is a container's variables, in order; a later one of the same name replaces.
@@ -71,6 +72,40 @@ func (e *environment) expand(s string) string {
 	return b.String()
 }
 
+// expandKnown is expand where a reference to nothing, or to what is empty, is an error.
+func (e *environment) expandKnown(s string) (string, error) {
+	var missing []string
+	for _, name := range references(s) {
+		if value, ok := e.get(name); !ok || value == "" {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return "", fmt.Errorf("missing value for %q", strings.Join(missing, ", "))
+	}
+	return e.expand(s), nil
+}
+
+// references are the names in $(NAME), leaving out what $$ escapes.
+func references(s string) []string {
+	var names []string
+	for i := 0; i+1 < len(s); i++ {
+		if s[i] != '$' {
+			continue
+		}
+		switch s[i+1] {
+		case '$':
+			i++
+		case '(':
+			if end := strings.IndexByte(s[i:], ')'); end > 0 {
+				names = append(names, s[i+2:i+end])
+				i += end
+			}
+		}
+	}
+	return names
+}
+
 func (e *environment) expandAll(list []string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -80,8 +115,8 @@ func (e *environment) expandAll(list []string) []string {
 }
 
 // environment makes the container's variables: envFrom, then env; what can't be resolved is an error.
-func (e *Executor) environment(p *v1.Pod, c *v1.Container, podIPs []string) (*environment, error) {
-	env := &environment{index: make(map[string]int)}
+func (e *Executor) environment(r worker.StartRequest, c *v1.Container) (*environment, error) {
+	p, env := r.Pod, &environment{index: make(map[string]int)}
 	for i := range c.EnvFrom {
 		if err := e.addFrom(env, p, c, &c.EnvFrom[i]); err != nil {
 			return nil, err
@@ -93,7 +128,7 @@ func (e *Executor) environment(p *v1.Pod, c *v1.Container, podIPs []string) (*en
 			env.set(v.Name, env.expand(v.Value))
 			continue
 		}
-		value, ok, err := e.valueFrom(p, c, v.ValueFrom, podIPs)
+		value, ok, err := e.valueFrom(r, c, v.ValueFrom)
 		if err != nil {
 			return nil, fmt.Errorf("env %s: %w", v.Name, err)
 		}
@@ -146,10 +181,11 @@ func (e *Executor) addFrom(env *environment, p *v1.Pod, c *v1.Container, from *v
 	return nil
 }
 
-func (e *Executor) valueFrom(p *v1.Pod, c *v1.Container, from *v1.EnvVarSource, podIPs []string) (value string, ok bool, err error) {
+func (e *Executor) valueFrom(r worker.StartRequest, c *v1.Container, from *v1.EnvVarSource) (value string, ok bool, err error) {
+	p := r.Pod
 	switch {
 	case from.FieldRef != nil:
-		value, err = e.fieldValue(p, from.FieldRef.FieldPath, podIPs)
+		value, err = e.fieldValue(p, from.FieldRef.FieldPath, r.Sandbox.IPs)
 		return value, true, err
 	case from.ResourceFieldRef != nil:
 		value, err = e.resourceValue(p, c, from.ResourceFieldRef)
@@ -175,6 +211,8 @@ func (e *Executor) valueFrom(p *v1.Pod, c *v1.Container, from *v1.EnvVarSource, 
 			return "", false, missing(ref.Optional, "couldn't find key %v in Secret %v/%v", ref.Key, p.Namespace, ref.Name)
 		}
 		return string(raw), true, nil
+	case from.FileKeyRef != nil:
+		return fileValue(r.Volumes, from.FileKeyRef)
 	}
 	return "", false, fmt.Errorf("valueFrom has no source that this node supports")
 }

@@ -33,7 +33,7 @@ func (e *Executor) PostStart(ctx context.Context, p *v1.Pod, container, id, podI
 	if err != nil || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return err
 	}
-	return e.runHook(ctx, c.Lifecycle.PostStart, hookTarget{spec: c, id: id, ip: podIP}, 0)
+	return e.runHook(ctx, c.Lifecycle.PostStart, hookTarget{pod: p, spec: c, id: id, ip: podIP}, 0)
 }
 
 // KillContainer runs the preStop hook and stops the container, both within the grace period.
@@ -55,13 +55,14 @@ func (e *Executor) preStop(ctx context.Context, r worker.KillRequest) time.Durat
 	began := e.now()
 	hookCtx, cancel := context.WithTimeout(ctx, r.Grace)
 	defer cancel()
-	if err := e.runHook(hookCtx, c.Lifecycle.PreStop, hookTarget{spec: c, id: r.ID, ip: r.PodIP}, r.Grace); err != nil && ctx.Err() == nil {
+	if err := e.runHook(hookCtx, c.Lifecycle.PreStop, hookTarget{pod: r.Pod, spec: c, id: r.ID, ip: r.PodIP}, r.Grace); err != nil && ctx.Err() == nil {
 		e.events.PodEvent(r.Pod, r.Container, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
 	}
 	return e.now().Sub(began).Truncate(time.Second)
 }
 
 type hookTarget struct {
+	pod  *v1.Pod
 	spec *v1.Container
 	id   string
 	ip   string
@@ -155,12 +156,26 @@ func (e *Executor) httpHook(ctx context.Context, get *v1.HTTPGetAction, t hookTa
 		req.Header.Add(h.Name, h.Value)
 	}
 	res, err := e.client.Do(req)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		if res, err = e.client.Do(withoutTLS(req)); err == nil {
+			e.events.PodEvent(t.pod, t.spec.Name, v1.EventTypeWarning, "LifecycleHTTPFallback",
+				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", u.Host))
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("send the hook's request: %w", err)
 	}
 	defer res.Body.Close()
 	_, _ = io.CopyN(io.Discard, res.Body, hookBodyLimit) // what the answer says does not matter
 	return nil
+}
+
+// withoutTLS is the request for a server that turned out to speak plain HTTP: what is for nobody else's eyes is left out.
+func withoutTLS(req *http.Request) *http.Request {
+	plain := req.Clone(req.Context())
+	plain.URL.Scheme = "http"
+	plain.Header.Del("Authorization")
+	return plain
 }
 
 func resolvePort(p intstr.IntOrString, c *v1.Container) (int, error) {

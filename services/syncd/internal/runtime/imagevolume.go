@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -14,20 +13,18 @@ import (
 )
 
 // imageMount mounts an image volume: the runtime does it, read-only always. A path of the volume is taken within the image by the runtime.
-func imageMount(r worker.StartRequest, vm *v1.VolumeMount) (pod.Mount, error) {
-	image, ok := r.ImageVolumes[vm.Name]
+func imageMount(r worker.StartRequest, volume, subPath string) (pod.Mount, error) {
+	image, ok := r.ImageVolumes[volume]
 	if !ok {
-		return pod.Mount{}, fmt.Errorf("the image of volume %q is not known", vm.Name)
+		return pod.Mount{}, fmt.Errorf("the image of volume %q is not known", volume)
 	}
-	if vm.SubPathExpr != "" {
-		return pod.Mount{}, errors.New("subPathExpr is not supported by this node")
-	}
-	return pod.Mount{Image: image.ID, ImageSubPath: vm.SubPath, ReadOnly: true}, nil
+	return pod.Mount{Image: image.ID, ImageSubPath: subPath, ReadOnly: true}, nil
 }
 
 // isImageVolume says whether the pod's volume of this name is an image.
 func isImageVolume(p *v1.Pod, name string) bool {
-	return slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name && v.Image != nil })
+	v := volumeOf(p, name)
+	return v != nil && v.Image != nil
 }
 
 // lockImageMounts lets containers that mount images be created one after the other in one sandbox: containerd mounts an image once for all of them, and

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
@@ -46,8 +45,12 @@ type Config struct {
 	Cgroups    Cgroups
 	// PidsLimit is the number of processes that each pod may have; 0: no limit.
 	PidsLimit int64
-	// RuntimeClass looks a runtime class up, nil when there is none of the name.
-	RuntimeClass func(name string) (*nodev1.RuntimeClass, error)
+	// SeccompDefault: containers that do not say which seccomp profile they want get the runtime's instead of none.
+	SeccompDefault bool
+	// Handlers says what the runtime's handlers can do; nil: nothing that not all can.
+	Handlers func(context.Context) (map[string]cri.HandlerFeatures, error)
+	// RuntimeHandler is the runtime's handler for a pod; nil: the default one.
+	RuntimeHandler func(*v1.Pod) (string, error)
 	// Driver says which cgroup driver the runtime uses; nil: that of Cgroups.
 	Driver func(context.Context) (cri.CgroupDriver, error)
 	// Allocatable is what resourceFieldRef gives where a container has no limit; its memory is also the base of oom_score_adj.
@@ -162,7 +165,7 @@ func (e *Executor) create(ctx context.Context, r worker.StartRequest) (string, e
 	if err != nil {
 		return "", configError(err)
 	}
-	config, err := e.containerConfig(r, spec)
+	config, err := e.containerConfig(ctx, r, spec)
 	if err != nil {
 		return "", configError(err)
 	}

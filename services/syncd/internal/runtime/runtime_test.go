@@ -57,7 +57,7 @@ func (n *node) Secret(_, name string) (*v1.Secret, bool) {
 	return &v1.Secret{Data: map[string][]byte{"password": []byte("hidden")}}, name == "sec"
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t *testing.T, change ...func(*runtime.Config)) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.cri = crifake.New(crifake.Options{Node: "n1", AnyImage: true, Behavior: func(_ pod.Container, c *cri.ContainerConfig) crifake.Behavior {
 		n.mu.Lock()
@@ -75,11 +75,15 @@ func newNode(t *testing.T) *node {
 	}})
 	resolv := filepath.Join(n.dir, "resolv.conf")
 	write(t, resolv, "nameserver 192.0.2.53\n")
-	n.exec = runtime.New(runtime.Config{
+	config := runtime.Config{
 		Node: "n1", Root: n.dir, PodLogDir: filepath.Join(n.dir, "logs"), HostIPs: []string{"192.0.2.1"}, ResolvConf: resolv,
 		Cgroups:     runtime.Cgroups{Mount: filepath.Join(n.dir, "cgroup"), Unified: true},
 		Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("8Gi")},
-	}, n.cri, images.New(images.Config{}, n.cri, n, n), n, n)
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	n.exec = runtime.New(config, n.cri, images.New(images.Config{}, n.cri, n, n), n, n)
 	return n
 }
 
@@ -481,6 +485,32 @@ func TestHooks(t *testing.T) {
 	}
 	if left, err := n.cri.ContainerStatus(t.Context(), c.ID); err != nil || left.State != pod.ContainerExited {
 		t.Errorf("not stopped: %+v, %v", left, err)
+	}
+}
+
+// A hook by HTTPS that meets a plain server is sent again without what is secret in it.
+func TestHookFallsBackToHTTP(t *testing.T) {
+	n := newNode(t)
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path+" "+r.Header.Get("Authorization")+" "+r.Header.Get("X"))
+	}))
+	defer server.Close()
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPod(func(_ *v1.PodSpec, c *v1.Container) {
+		c.Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+			Scheme: v1.URISchemeHTTPS, Path: "/up", Port: intstr.FromString(u.Port()), HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}, {Name: "X", Value: "y"}},
+		}}}
+	})
+	c, _ := n.mustStart(p)
+	if err := n.exec.PostStart(t.Context(), p, "c", c.ID, "127.0.0.1"); err != nil || len(asked) != 1 || asked[0] != "/up  y" {
+		t.Errorf("asked %q, %v", asked, err)
+	}
+	if !slices.ContainsFunc(n.events, func(e string) bool { return strings.HasPrefix(e, "c LifecycleHTTPFallback") }) {
+		t.Errorf("events %q", n.events)
 	}
 }
 

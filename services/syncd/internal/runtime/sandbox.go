@@ -26,8 +26,10 @@ func (e *Executor) sandboxConfig(ctx context.Context, p *v1.Pod, attempt uint32,
 		LogDirectory: e.LogDir(p), Labels: podLabels(p), Annotations: podAnnotations(p, trace),
 		CgroupParent: cgroups.Parent(p), Security: sandboxSecurity(p), PortMappings: portMappings(p),
 	}
-	if config.RuntimeHandler, err = e.handler(p); err != nil {
-		return nil, "", err
+	if e.cfg.RuntimeHandler != nil {
+		if config.RuntimeHandler, err = e.cfg.RuntimeHandler(p); err != nil {
+			return nil, "", err
+		}
 	}
 	if config.Security.Namespaces.User, err = e.userNamespace(p); err != nil {
 		return nil, "", err
@@ -67,22 +69,6 @@ func (e *Executor) userNamespace(p *v1.Pod) (*cri.UserNamespace, error) {
 }
 
 func (e *Executor) ranges() userns.Ranges { return userns.Ranges{Root: e.cfg.Root} }
-
-// handler is the runtime's handler for the pod's runtime class.
-func (e *Executor) handler(p *v1.Pod) (string, error) {
-	name := p.Spec.RuntimeClassName
-	if name == nil || e.cfg.RuntimeClass == nil {
-		return "", nil
-	}
-	class, err := e.cfg.RuntimeClass(*name)
-	if err != nil {
-		return "", err
-	}
-	if class == nil {
-		return "", fmt.Errorf("runtime class %q is not known to this node", *name)
-	}
-	return class.Handler, nil
-}
 
 func (e *Executor) nodeResolver() (hosts.Resolver, error) {
 	if e.cfg.ResolvConf == "" {

@@ -64,7 +64,7 @@ func groups(sc *v1.PodSecurityContext) (list []int64, strict bool) {
 }
 
 // containerSecurity merges the container's security context over the pod's and the image's user.
-func containerSecurity(p *v1.Pod, c *v1.Container, image *cri.Image, root string) (cri.ContainerSecurity, error) {
+func (e *Executor) containerSecurity(p *v1.Pod, c *v1.Container, image *cri.Image) (cri.ContainerSecurity, error) {
 	s := cri.ContainerSecurity{Namespaces: namespaces(p), MaskedPaths: defaultMaskedPaths, ReadOnlyPaths: defaultReadOnlyPaths}
 	pc, cc := p.Spec.SecurityContext, c.SecurityContext
 	if pc == nil {
@@ -98,7 +98,7 @@ func containerSecurity(p *v1.Pod, c *v1.Container, image *cri.Image, root string
 		s.MaskedPaths, s.ReadOnlyPaths = nil, nil
 	}
 	var err error
-	if s.Seccomp, err = seccomp(pick(cc.SeccompProfile, pc.SeccompProfile), root); err != nil {
+	if s.Seccomp, err = e.seccomp(pick(cc.SeccompProfile, pc.SeccompProfile)); err != nil {
 		return s, err
 	}
 	s.AppArmor = apparmor(pick(cc.AppArmorProfile, pc.AppArmorProfile))
@@ -143,7 +143,11 @@ func checkNonRoot(name string, user *int64, image *cri.Image) error {
 	return nil
 }
 
-func seccomp(p *v1.SeccompProfile, root string) (*cri.SecurityProfile, error) {
+// seccomp is the profile that was asked for, else the node's default.
+func (e *Executor) seccomp(p *v1.SeccompProfile) (*cri.SecurityProfile, error) {
+	if p == nil && e.cfg.SeccompDefault {
+		return &cri.SecurityProfile{Type: cri.ProfileRuntimeDefault}, nil
+	}
 	if p == nil {
 		return &cri.SecurityProfile{Type: cri.ProfileUnconfined}, nil
 	}
@@ -154,7 +158,7 @@ func seccomp(p *v1.SeccompProfile, root string) (*cri.SecurityProfile, error) {
 		if p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile) {
 			return nil, fmt.Errorf("seccompProfile: localhostProfile must be a relative path below the node's seccomp directory")
 		}
-		return &cri.SecurityProfile{Type: cri.ProfileLocalhost, Localhost: filepath.Join(root, "seccomp", *p.LocalhostProfile)}, nil
+		return &cri.SecurityProfile{Type: cri.ProfileLocalhost, Localhost: filepath.Join(e.cfg.Root, "seccomp", *p.LocalhostProfile)}, nil
 	}
 	return &cri.SecurityProfile{Type: cri.ProfileUnconfined}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -50,6 +51,22 @@ func (d Dir) Get(name string) (*nodev1.RuntimeClass, error) {
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// Handler is the runtime's handler for the pod's class, "" for a pod without one.
+func (d Dir) Handler(p *v1.Pod) (string, error) {
+	name := p.Spec.RuntimeClassName
+	if name == nil {
+		return "", nil
+	}
+	class, err := d.Get(*name)
+	if err != nil {
+		return "", err
+	}
+	if class == nil {
+		return "", fmt.Errorf("runtime class %q is not known to this node", *name)
+	}
+	return class.Handler, nil
 }
 
 func read(file string) (*nodev1.RuntimeClass, error) {

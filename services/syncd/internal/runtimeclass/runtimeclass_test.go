@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 )
 
@@ -76,6 +78,26 @@ func TestBadManifests(t *testing.T) {
 				t.Errorf("the bad one: %+v, %v; want an error that names the file and %q", class, err, c.says)
 			}
 		})
+	}
+}
+
+func TestHandler(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", kind+"metadata: {name: sandboxed}\nhandler: kata\n")
+	write(t, dir, "b.yaml", kind+"metadata: {name: broken}\n")
+	d := runtimeclass.Dir(dir)
+	for name, want := range map[string]string{"": "", "sandboxed": "kata"} {
+		p := new(v1.Pod)
+		if name != "" {
+			p.Spec.RuntimeClassName = &name
+		}
+		if got, err := d.Handler(p); err != nil || got != want {
+			t.Errorf("class %q: handler %q, %v; want %q", name, got, err, want)
+		}
+	}
+	none := "none"
+	if got, err := d.Handler(&v1.Pod{Spec: v1.PodSpec{RuntimeClassName: &none}}); err == nil {
+		t.Errorf("a class that there is not has handler %q", got)
 	}
 }
 

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,6 +53,7 @@ func (in *Input) container(spec *v1.Container, as role) v1.ContainerStatus {
 	}
 	s.State = in.state(spec, newest, prev, init)
 	s.LastTerminationState = in.last(spec, newest, prev, &s)
+	s.VolumeMounts = volumeMounts(spec, newest)
 	if as == ephemeral {
 		return s // it is neither started nor ready in Kubernetes' sense
 	}
@@ -202,6 +205,27 @@ func (in *Input) last(spec *v1.Container, newest *pod.Container, prev *v1.Contai
 		}}
 	}
 	return prev.LastTerminationState
+}
+
+// volumeMounts tells how the container's volumes are mounted: whether read-only goes all the way down, only the runtime knows.
+func volumeMounts(spec *v1.Container, newest *pod.Container) []v1.VolumeMountStatus {
+	if newest == nil {
+		return nil
+	}
+	list := make([]v1.VolumeMountStatus, 0, len(spec.VolumeMounts))
+	for i := range spec.VolumeMounts {
+		vm := &spec.VolumeMounts[i]
+		s := v1.VolumeMountStatus{Name: vm.Name, MountPath: vm.MountPath, ReadOnly: vm.ReadOnly}
+		if vm.ReadOnly {
+			mode := v1.RecursiveReadOnlyDisabled
+			if slices.ContainsFunc(newest.Mounts, func(m pod.Mount) bool { return m.ContainerPath == vm.MountPath && m.RecursiveReadOnly }) {
+				mode = v1.RecursiveReadOnlyEnabled
+			}
+			s.RecursiveReadOnly = &mode
+		}
+		list = append(list, s)
+	}
+	return list
 }
 
 // resources tells what is allocated to the container, and what it really has.

@@ -384,7 +384,13 @@ func (w *worker) removeContainer(a plan.Action) func(context.Context) func(*work
 				delete(w.ends, a.ID)
 				return
 			}
+			if errors.Is(err, context.Canceled) {
+				return
+			}
 			w.ends[a.ID] = w.failed(w.ends[a.ID], "", err)
+			if !fault.Is(err, fault.Unavailable) {
+				w.event(a.Container, v1.EventTypeWarning, "ContainerGCFailed", "Failed to remove a dead container: "+err.Error())
+			}
 		}
 	}
 }

@@ -2,8 +2,10 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,12 +41,42 @@ func (m *Manager) endOrphan(ctx context.Context, seen *pod.RuntimePod) {
 	}()
 }
 
-func (m *Manager) removeOrphan(ctx context.Context, seen *pod.RuntimePod) error {
+// recall is what is left of a pod's specification in the runtime: the containers' ports and preStop hooks, which annotations keep.
+func recall(seen *pod.RuntimePod) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: seen.Namespace, Name: seen.Name, UID: types.UID(seen.UID)}}
+	for _, c := range seen.Running() {
+		spec := v1.Container{Name: c.Name}
+		hook := new(v1.LifecycleHandler)
+		if raw := c.Annotations[pod.AnnotationPreStopHandler]; raw != "" && json.Unmarshal([]byte(raw), hook) == nil {
+			spec.Lifecycle = &v1.Lifecycle{PreStop: hook}
+		}
+		if raw := c.Annotations[pod.AnnotationContainerPorts]; raw != "" && json.Unmarshal([]byte(raw), &spec.Ports) != nil {
+			spec.Ports = nil
+		}
+		p.Spec.Containers = append(p.Spec.Containers, spec)
+	}
+	return p
+}
+
+// addressOf asks for the address of a pod that has a hook which may need it; a list does not tell.
+func (m *Manager) addressOf(ctx context.Context, p *v1.Pod) string {
+	if !slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop.HTTPGet != nil }) {
+		return ""
+	}
+	seen, err := m.deps.Observer.PodStatus(ctx, string(p.UID))
+	if ips := seen.IPs(); err == nil && len(ips) > 0 {
+		return ips[0]
+	}
+	return ""
+}
+
+func (m *Manager) removeOrphan(ctx context.Context, seen *pod.RuntimePod) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	p := recall(seen)
+	podIP := m.addressOf(ctx, p)
 	for _, c := range seen.Running() {
-		r := KillRequest{Pod: p, Container: c.Name, ID: c.ID, Grace: plan.MinGrace, NoHook: true}
+		r := KillRequest{Pod: p, Container: c.Name, ID: c.ID, Grace: plan.MinGrace, PodIP: podIP}
 		if err := m.deps.Ender.KillContainer(ctx, r); err != nil {
 			return fmt.Errorf("stop container %s: %w", c.ID, err)
 		}

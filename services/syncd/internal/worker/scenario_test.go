@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -208,6 +209,60 @@ func TestOrphansAreEnded(t *testing.T) {
 		}
 		if rp, err := foreign.PodStatus(t.Context(), "uid-f"); err != nil || rp.ReadySandbox() == nil {
 			t.Errorf("another node's pod was touched: %+v, %v", rp, err)
+		}
+	})
+}
+
+// The preStop hook of a pod that nobody remembers is in its container's annotations.
+func TestOrphansRunTheirHooks(t *testing.T) {
+	var commands []string
+	exec := func(_ context.Context, command []string) crifake.Exec {
+		commands = append(commands, strings.Join(command, " "))
+		return crifake.Exec{Takes: time.Second}
+	}
+	options := crifake.Options{Behavior: func(pod.Container, *cri.ContainerConfig) crifake.Behavior { return crifake.Behavior{Exec: exec} }}
+	inBubble(t, options, func(w *world) {
+		p := w.start()
+		c := container("main")
+		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"say", "goodbye"}}}}
+		w.wish(newPod("a", c))
+		synctest.Wait()
+		p.kill()
+		w.mu.Lock()
+		clear(w.pods)
+		clear(w.statuses)
+		w.mu.Unlock()
+		p = w.start()
+		defer p.kill()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if left := w.list(); len(left) > 0 || strings.Join(commands, ",") != "say goodbye" {
+			t.Errorf("left: %+v, commands %q", left, commands)
+		}
+	})
+}
+
+// What can't be removed is told, and tried again.
+func TestDeadContainerThatCannotBeRemoved(t *testing.T) {
+	inBubble(t, crifake.Options{Behavior: crashes(1)}, func(w *world) {
+		stop := w.cri.Fail("remove_container", "", 40, errors.New("device is busy"))
+		defer stop()
+		p := w.start()
+		defer p.kill()
+		w.wish(newPod("a", container("main")))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if !w.hasEvent("a/main ContainerGCFailed") {
+			t.Error("no event")
+		}
+		dead := 0
+		for _, c := range w.runtimePod("uid-a").Containers {
+			if c.State == pod.ContainerExited {
+				dead++
+			}
+		}
+		if dead > 1 {
+			t.Errorf("%d dead containers are left", dead)
 		}
 	})
 }
