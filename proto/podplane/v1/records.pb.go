@@ -796,11 +796,13 @@ type StatusRecord struct {
 	Name      string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	Phase     WorkerPhase            `protobuf:"varint,6,opt,name=phase,proto3,enum=podplane.v1.WorkerPhase" json:"phase,omitempty"`
 	// v1.PodStatus as Kubernetes JSON.
-	Status        []byte                 `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`
-	SandboxId     string                 `protobuf:"bytes,8,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	Waiting       []*Waiting             `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	Trace         *TraceContext          `protobuf:"bytes,10,opt,name=trace,proto3" json:"trace,omitempty"`
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	Status    []byte                 `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`
+	SandboxId string                 `protobuf:"bytes,8,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Waiting   []*Waiting             `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	Trace     *TraceContext          `protobuf:"bytes,10,opt,name=trace,proto3" json:"trace,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// From TERMINATING on: when its containers are to be killed at the latest. A later process does not start the grace period anew.
+	StopDeadline  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=stop_deadline,json=stopDeadline,proto3" json:"stop_deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -908,6 +910,13 @@ func (x *StatusRecord) GetTrace() *TraceContext {
 func (x *StatusRecord) GetUpdatedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *StatusRecord) GetStopDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StopDeadline
 	}
 	return nil
 }
@@ -2425,7 +2434,7 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x81\x03\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xc2\x03\n" +
 	"\fStatusRecord\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
@@ -2440,7 +2449,8 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\x05trace\x18\n" +
 	" \x01(\v2\x19.podplane.v1.TraceContextR\x05trace\x129\n" +
 	"\n" +
-	"updated_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xf4\x02\n" +
+	"updated_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12?\n" +
+	"\rstop_deadline\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\fstopDeadline\"\xf4\x02\n" +
 	"\vVolumeState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12.\n" +
@@ -2704,43 +2714,44 @@ var file_podplane_v1_records_proto_depIdxs = []int32{
 	10, // 7: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
 	6,  // 8: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
 	27, // 9: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
-	2,  // 10: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
-	27, // 11: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
-	24, // 12: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
-	2,  // 13: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
-	12, // 14: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
-	6,  // 15: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 16: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 17: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
-	4,  // 18: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
-	27, // 19: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 20: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 21: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
-	27, // 22: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
-	25, // 23: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
-	26, // 24: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
-	27, // 25: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
-	6,  // 26: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 27: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
-	27, // 28: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
-	27, // 29: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
-	5,  // 30: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
-	27, // 31: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 32: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 33: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
-	20, // 34: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
-	22, // 35: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
-	6,  // 36: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 37: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	28, // 38: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
-	23, // 39: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
-	27, // 40: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
-	6,  // 41: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	27, // 10: podplane.v1.StatusRecord.stop_deadline:type_name -> google.protobuf.Timestamp
+	2,  // 11: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
+	27, // 12: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
+	24, // 13: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
+	2,  // 14: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
+	12, // 15: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
+	6,  // 16: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 17: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 18: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
+	4,  // 19: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
+	27, // 20: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 21: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 22: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	27, // 23: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
+	25, // 24: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
+	26, // 25: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
+	27, // 26: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
+	6,  // 27: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 28: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
+	27, // 29: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
+	27, // 30: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
+	5,  // 31: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
+	27, // 32: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 33: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 34: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
+	20, // 35: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
+	22, // 36: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
+	6,  // 37: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
+	27, // 38: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	28, // 39: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
+	23, // 40: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
+	27, // 41: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
+	6,  // 42: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_records_proto_init() }

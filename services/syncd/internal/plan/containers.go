@@ -81,7 +81,7 @@ func (p *Plan) resize(in *Input) {
 func (p *Plan) killStrays(in *Input, current *pod.Sandbox) {
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
-		if c.State != pod.ContainerRunning || (c.SandboxID == current.ID && in.Newest(c.Name) == c) {
+		if !isAlive(c) || (c.SandboxID == current.ID && in.Newest(c.Name) == c && !in.Past(c)) {
 			continue
 		}
 		if in.Past(c) {
@@ -130,7 +130,7 @@ func (p *Plan) checkRunning(in *Input, spec *v1.Container, c *pod.Container) {
 
 // start plans what leads to a new instance of the container: its image, and once everything is there its creation.
 func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, current *pod.Sandbox) {
-	if in.Busy.Containers[spec.Name] || in.aliveElsewhere(spec.Name, current) || p.clearInterrupted(in, spec.Name) {
+	if in.Busy.Containers[spec.Name] || in.aliveElsewhere(spec.Name) || p.clearInterrupted(in, spec.Name) {
 		return
 	}
 	next, delay := in.judge(spec, newest, current)
@@ -206,8 +206,8 @@ func (in *Input) attempt(name string, newest *pod.Container) uint32 {
 		return n
 	}
 	count := uint32(prev.RestartCount)
-	if newest == nil && (prev.ContainerID != "" || prev.LastTerminationState.Terminated != nil) {
-		count++
+	if newest == nil && (prev.State.Running != nil || prev.State.Terminated != nil || prev.LastTerminationState.Terminated != nil) {
+		count++ // it ran, and its record was lost
 	}
 	return max(n, count)
 }
@@ -217,17 +217,12 @@ func reusable(spec *v1.Container, newest *pod.Container, current *pod.Sandbox) b
 	return newest != nil && newest.State == pod.ContainerCreated && newest.SandboxID == current.ID && !changed(spec, newest)
 }
 
-// aliveElsewhere says whether an older instance of the container still runs: then a new one must wait.
-func (in *Input) aliveElsewhere(name string, current *pod.Sandbox) bool {
+// aliveElsewhere says whether an instance of the container still runs: then a new one must wait.
+func (in *Input) aliveElsewhere(name string) bool {
 	for i := range in.Runtime.Containers {
-		c := &in.Runtime.Containers[i]
-		if c.Name != name || c.State == pod.ContainerExited {
-			continue
+		if c := &in.Runtime.Containers[i]; c.Name == name && isAlive(c) {
+			return true
 		}
-		if c.State == pod.ContainerCreated && (current == nil || c.SandboxID != current.ID || c == in.Newest(name)) {
-			continue
-		}
-		return true
 	}
 	return false
 }
@@ -362,15 +357,18 @@ func (in *Input) Started(spec *v1.Container) bool {
 }
 
 // Ready says whether the newest instance of the container is started and its readiness probe, if any, passes. Without a verdict on
-// this instance what was published for it before counts.
+// this instance what was published for it before counts. What runs in a sandbox that is given up is about to be stopped, and not ready.
 func (in *Input) Ready(spec *v1.Container) bool {
 	if !in.Started(spec) {
+		return false
+	}
+	c, s := in.Newest(spec.Name), in.currentSandbox()
+	if s == nil || c.SandboxID != s.ID {
 		return false
 	}
 	if spec.ReadinessProbe == nil {
 		return true
 	}
-	c := in.Newest(spec.Name)
 	if v, ok := in.verdict(spec.Name, Readiness, c.ID); ok && (v.Success || v.Failure) {
 		return v.Success
 	}

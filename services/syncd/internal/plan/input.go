@@ -244,14 +244,18 @@ func (in *Input) Interrupted(c *pod.Container) bool {
 	if prev == nil {
 		return true
 	}
-	last := prev.LastTerminationState.Terminated
-	return !SameContainer(prev.ContainerID, c.ID) && (last == nil || !SameContainer(last.ContainerID, c.ID))
+	for _, ended := range []*v1.ContainerStateTerminated{prev.State.Terminated, prev.LastTerminationState.Terminated} {
+		if ended != nil && SameContainer(ended.ContainerID, c.ID) {
+			return false
+		}
+	}
+	return true
 }
 
-// Newest returns the newest container of the name that counts, nil when there is none.
+// Newest returns the newest container of the name that counts, nil when there is none. Ephemeral containers run once: theirs always counts.
 func (in *Input) Newest(name string) *pod.Container {
 	for i := range in.Runtime.Containers {
-		if c := &in.Runtime.Containers[i]; c.Name == name && !in.Interrupted(c) && !in.Past(c) {
+		if c := &in.Runtime.Containers[i]; c.Name == name && !in.Interrupted(c) && (!in.Past(c) || in.isEphemeral(name)) {
 			return c
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -47,28 +48,24 @@ func Next(in Input) Plan {
 	return p
 }
 
-// updateStop takes the decision to stop, or sharpens an earlier one: a stronger cause replaces a weaker one, and the time left only shrinks.
+// updateStop takes the decision to stop, or sharpens an earlier one: a stronger cause replaces a weaker one, and the time left only shrinks,
+// whichever of a deletion and an eviction leaves more of it.
 func (p *Plan) updateStop(in *Input) {
-	var s *Stop
-	switch {
-	case in.Pod.DeletionTimestamp != nil:
-		s = deletion(in)
-	case in.Eviction != nil:
-		s = &Stop{
-			Cause: CauseEviction, Reason: in.Eviction.Reason, Message: in.Eviction.Message,
-			Deadline: in.Now.Add(min(in.Eviction.Grace, specGrace(in.Pod))), NoGrace: in.Eviction.Grace <= 0,
-		}
-		if s.Reason == "" {
-			s.Reason = ReasonEvicted
-		}
-	default:
-		s = p.deadline(in)
+	if in.Eviction != nil {
+		p.sharpen(eviction(in))
 	}
-	if s == nil {
-		return
+	if in.Pod.DeletionTimestamp != nil {
+		p.sharpen(deletion(in))
 	}
-	if p.Stop == nil {
-		p.Stop = s
+	if in.Eviction == nil && in.Pod.DeletionTimestamp == nil {
+		p.sharpen(p.deadline(in))
+	}
+}
+
+// sharpen adds one more reason to stop; nil is none.
+func (p *Plan) sharpen(s *Stop) {
+	if s == nil || p.Stop == nil {
+		p.Stop = cmp.Or(p.Stop, s)
 		return
 	}
 	merged := *p.Stop
@@ -78,11 +75,18 @@ func (p *Plan) updateStop(in *Input) {
 			merged.Reason, merged.Message = s.Reason, s.Message
 		}
 	}
-	if s.Deadline.Before(merged.Deadline) {
-		merged.Deadline = s.Deadline
-	}
+	merged.Deadline = minTime(s.Deadline, merged.Deadline)
 	merged.NoGrace = merged.NoGrace || s.NoGrace
 	p.Stop = &merged
+}
+
+// eviction is the stop of a pod that has to make room.
+func eviction(in *Input) *Stop {
+	e := in.Eviction
+	return &Stop{
+		Cause: CauseEviction, Reason: cmp.Or(e.Reason, ReasonEvicted), Message: e.Message,
+		Deadline: in.Now.Add(min(e.Grace, specGrace(in.Pod))), NoGrace: e.Grace <= 0,
+	}
 }
 
 // deletion is the stop of a pod that is to go. Its deadline is the deletion timestamp, which Kubernetes sets to the end of the grace period.
@@ -138,10 +142,10 @@ func (p *Plan) sync(in *Input) {
 }
 
 // prune removes what is dead and of no use any more: of each container name the newest instance and the newest dead one are kept, of the sandboxes that
-// are not ready the newest one and those that still have a container.
+// are not ready the newest one and those that still have a container. What was created and never started is of use as the newest instance only.
 func (p *Plan) prune(in *Input) {
 	dead := make(map[string]int)
-	restarted := in.restartedAll()
+	restarted, _ := in.restartedAll()
 	if restarted != nil && !in.RestartingAll() {
 		restarted = nil // everything has a successor: nobody needs to know any more
 	}
@@ -152,9 +156,12 @@ func (p *Plan) prune(in *Input) {
 		if in.Interrupted(c) {
 			continue // it goes before the next start
 		}
-		if c.State == pod.ContainerExited {
+		switch c.State {
+		case pod.ContainerExited:
 			keep = dead[c.Name] == 0 || c == restarted
 			dead[c.Name]++
+		case pod.ContainerCreated:
+			keep = c == in.Newest(c.Name) || in.Busy.Containers[c.Name] || in.Past(c) // the last go before the next start
 		}
 		if !keep && !in.Busy.Removals[c.ID] && !in.failedLately(c.ID) {
 			p.do(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID})
@@ -264,7 +271,7 @@ func (p *Plan) killForRestart(in *Input, c *pod.Container, grace time.Duration, 
 		return
 	}
 	message := fmt.Sprintf("Container %s %s", c.Name, why)
-	if spec := in.spec(c.Name); spec == nil || in.policy(spec) != v1.RestartPolicyNever {
+	if spec := in.spec(c.Name); spec == nil || in.policy(spec) != v1.RestartPolicyNever || changed(spec, c) {
 		message += ", will be restarted"
 	}
 	p.do(Action{Kind: KillContainer, Container: c.Name, ID: c.ID, Grace: max(grace, MinGrace), Reason: "Killing", Message: message, Restart: true})

@@ -173,7 +173,9 @@ func TestNext(t *testing.T) {
 		},
 		"a failed start that was published counts": {
 			in: situation(has(pod.Container{Name: "a", State: pod.ContainerExited, ExitCode: 128, FinishedAt: at(1)}), func(in *plan.Input) {
-				in.Previous = &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", ContainerID: "containerd://a-id"}}}
+				in.Previous = &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+					Name: "a", ContainerID: "containerd://a-id", LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "containerd://a-id"}},
+				}}}
 			}),
 			actions: "StartContainer container=a attempt=1",
 		},
@@ -272,7 +274,9 @@ func TestNext(t *testing.T) {
 		},
 		"restart count from the last status": {
 			in: situation(func(in *plan.Input) {
-				in.Previous = &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 6, ContainerID: "containerd://gone"}}}
+				in.Previous = &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+					Name: "a", RestartCount: 6, ContainerID: "containerd://gone", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+				}}}
 			}),
 			actions: "StartContainer container=a attempt=7",
 		},

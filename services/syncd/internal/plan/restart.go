@@ -37,9 +37,9 @@ func (in *Input) rule(spec *v1.Container, dead *pod.Container) v1.ContainerResta
 	return ""
 }
 
-// mayRestart says whether the container may run again after this end.
+// mayRestart says whether the container may run again after this end. One that was stopped because it is defined otherwise now always may.
 func (in *Input) mayRestart(spec *v1.Container, dead *pod.Container) bool {
-	if in.rule(spec, dead) != "" {
+	if in.rule(spec, dead) != "" || (in.Killed[dead.ID] && changed(spec, dead)) {
 		return true
 	}
 	switch in.policy(spec) {
@@ -50,6 +50,16 @@ func (in *Input) mayRestart(spec *v1.Container, dead *pod.Container) bool {
 	default:
 		return true
 	}
+}
+
+// StaysEnded says whether the container has ended and is not started again.
+func (in *Input) StaysEnded(spec *v1.Container) bool {
+	c := in.Newest(spec.Name)
+	if c == nil || c.State != pod.ContainerExited {
+		return false
+	}
+	next, _ := in.judge(spec, c, in.currentSandbox())
+	return next == done || next == failed
 }
 
 // neverRestarts says whether no container of the pod may ever run twice.
@@ -68,13 +78,12 @@ func (in *Input) neverRestarts() bool {
 	return true
 }
 
-// restartedAll returns the container whose end last asked for a restart of all containers, nil when there is none. Until its back-off is over it
-// is as if it had not asked.
-func (in *Input) restartedAll() *pod.Container {
+// restartedAll returns the container whose end last asked for a restart of all containers, nil when there is none, and since when that is in force. Until its
+// back-off is over it is as if it had not asked.
+func (in *Input) restartedAll() (last *pod.Container, since time.Time) {
 	if in.Phase != Syncing {
-		return nil
+		return nil, since
 	}
-	var last *pod.Container
 	for _, list := range [][]v1.Container{in.Pod.Spec.Containers, in.Pod.Spec.InitContainers} {
 		for i := range list {
 			spec := &list[i]
@@ -87,13 +96,13 @@ func (in *Input) restartedAll() *pod.Container {
 					continue
 				}
 				due, _ := in.restartDelay(spec, c)
-				if !in.Now.Before(c.FinishedAt.Add(due)) && (last == nil || c.FinishedAt.After(last.FinishedAt)) {
-					last = c
+				if at := c.FinishedAt.Add(due); !in.Now.Before(at) && at.After(since) {
+					last, since = c, at
 				}
 			}
 		}
 	}
-	return last
+	return last, since
 }
 
 func isRestartAll(r v1.ContainerRestartRule) bool {
@@ -102,10 +111,8 @@ func isRestartAll(r v1.ContainerRestartRule) bool {
 
 // RestartedAllAt is the moment at which the pod began anew: containers that were created before count no more. Zero when it never did.
 func (in *Input) RestartedAllAt() time.Time {
-	if c := in.restartedAll(); c != nil {
-		return c.FinishedAt
-	}
-	return time.Time{}
+	_, since := in.restartedAll()
+	return since
 }
 
 // Past says whether the container is of the time before all were restarted.
@@ -120,7 +127,7 @@ func (in *Input) RestartingAll() bool {
 	seen := make(map[string]bool)
 	for i := range in.Runtime.Containers {
 		c := &in.Runtime.Containers[i]
-		if seen[c.Name] || in.Interrupted(c) {
+		if seen[c.Name] || in.Interrupted(c) || in.isEphemeral(c.Name) {
 			continue
 		}
 		seen[c.Name] = true
@@ -131,12 +138,18 @@ func (in *Input) RestartingAll() bool {
 	return false
 }
 
-// delayAfterRestartAll is the back-off to put on the container that made all restart; the others start without one.
+// delayAfterRestartAll is the back-off to put on a container that made all restart when it last ended; the others start without one.
 func (in *Input) delayAfterRestartAll(spec *v1.Container) time.Duration {
-	c := in.restartedAll()
-	if c == nil || c.Name != spec.Name {
-		return 0
+	for i := range in.Runtime.Containers {
+		c := &in.Runtime.Containers[i]
+		if c.Name != spec.Name || !in.Past(c) {
+			continue
+		}
+		if in.rule(spec, c) != v1.ContainerRestartRuleActionRestartAllContainers {
+			return 0
+		}
+		_, next := in.restartDelay(spec, c)
+		return next
 	}
-	_, next := in.restartDelay(spec, c)
-	return next
+	return 0
 }

@@ -240,7 +240,7 @@ func (in *Input) firstStart(spec *v1.Container, sandboxID string) (rule string, 
 		b.At = s.CreatedAt
 	}
 	rule = "its image and volumes are there"
-	if source := in.restartedAll(); source != nil {
+	if source, _ := in.restartedAll(); source != nil {
 		return "its restart rule restarts all containers of the pod", died(source)
 	}
 	if prev := in.previous(spec.Name); prev != nil && prev.ContainerID != "" {

@@ -42,6 +42,9 @@ func (in *Input) containers(specs []v1.Container, as role) []v1.ContainerStatus 
 func (in *Input) container(spec *v1.Container, as role) v1.ContainerStatus {
 	init := as == initial
 	prev := in.previousStatus(spec.Name, as)
+	if prev != nil && prev.State.Terminated != nil && isTerminal(in.Previous.Phase) {
+		return *prev // what is removed from the runtime now changes nothing any more
+	}
 	newest := in.Newest(spec.Name)
 	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image}
 	if prev != nil {
@@ -54,6 +57,9 @@ func (in *Input) container(spec *v1.Container, as role) v1.ContainerStatus {
 	s.State = in.state(spec, newest, prev, init)
 	s.LastTerminationState = in.last(spec, newest, prev, &s)
 	s.VolumeMounts = volumeMounts(spec, newest)
+	if last, is := s.LastTerminationState.Terminated, s.State.Terminated; last != nil && is != nil && last.ContainerID == is.ContainerID {
+		s.LastTerminationState = v1.ContainerState{} // it was shown as the last one while a restart was under way that came to nothing
+	}
 	if as == ephemeral {
 		return s // it is neither started nor ready in Kubernetes' sense
 	}
@@ -93,7 +99,7 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(newest.StartedAt)}}
 	}
 	waiting := in.waiting(spec)
-	if newest != nil && newest.State == pod.ContainerExited && (waiting == nil || in.Plan.Phase != plan.Syncing) {
+	if newest != nil && newest.State == pod.ContainerExited && (waiting == nil || in.Plan.Phase != plan.Syncing || in.StaysEnded(spec)) {
 		return v1.ContainerState{Terminated: in.terminated(newest)}
 	}
 	if newest != nil && newest.State == pod.ContainerUnknown {

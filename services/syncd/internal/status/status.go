@@ -65,6 +65,16 @@ func Make(in Input) v1.PodStatus {
 	return s
 }
 
+// Unobserved returns the status of a pod that can't be observed now: the one before, with the reason for which it is being stopped.
+func Unobserved(before *v1.PodStatus, stop *plan.Stop) *v1.PodStatus {
+	if stop == nil || stop.Reason == "" || before.Reason != "" {
+		return before
+	}
+	s := *before
+	s.Reason, s.Message = stop.Reason, stop.Message
+	return &s
+}
+
 func (in *Input) startTime() *metav1.Time {
 	if in.Previous != nil && in.Previous.StartTime != nil {
 		return in.Previous.StartTime

@@ -48,6 +48,9 @@ func (w *worker) restore(rec *podplanev1.StatusRecord) {
 		return
 	}
 	w.stop = &plan.Stop{Cause: plan.CauseCompleted, Reason: s.Reason, Message: s.Message, Deadline: w.first.Add(specGrace(w.pod))}
+	if t := rec.GetStopDeadline(); t != nil {
+		w.stop.Deadline = t.AsTime()
+	}
 	switch s.Reason {
 	case plan.ReasonEvicted:
 		w.stop.Cause = plan.CauseEviction
@@ -72,6 +75,8 @@ func (w *worker) publish(in plan.Input, p plan.Plan) {
 			Input: in, Plan: p, HostIPs: w.m.cfg.HostIPs, RuntimeName: w.m.deps.Settings.RuntimeName(), FirstSeen: w.first, Messages: w.messages,
 		})
 		s = &made
+	} else {
+		s = status.Unobserved(s, p.Stop)
 	}
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -87,6 +92,9 @@ func (w *worker) publish(in plan.Input, p plan.Plan) {
 	}
 	if sb := w.view.runtime.NewestSandbox(); sb != nil {
 		rec.SandboxId = sb.ID
+	}
+	if p.Stop != nil {
+		rec.StopDeadline = timestamppb.New(p.Stop.Deadline)
 	}
 	w.waiting = waits
 	if !w.worthPublishing(rec, in.Now) {
@@ -144,6 +152,7 @@ func shallow(rec *podplanev1.StatusRecord) *podplanev1.StatusRecord {
 	return &podplanev1.StatusRecord{
 		Schema: rec.GetSchema(), Node: rec.GetNode(), Uid: rec.GetUid(), Namespace: rec.GetNamespace(), Name: rec.GetName(), Phase: rec.GetPhase(),
 		Status: rec.GetStatus(), SandboxId: rec.GetSandboxId(), Waiting: rec.GetWaiting(), Trace: rec.GetTrace(), UpdatedAt: rec.GetUpdatedAt(),
+		StopDeadline: rec.GetStopDeadline(),
 	}
 }
 
