@@ -207,9 +207,11 @@ func (m *model) forgetful() {
 		}
 	case m.rand.IntN(4) == 0:
 		m.logf("sandbox %s is forgotten", c.SandboxID)
+		m.ghosts = nil // and what was under way for others
 		w.lose(c.SandboxID, m.in.Now)
 	default:
 		m.logf("%s (%s) is forgotten", c.Name, c.ID)
+		m.ghosts = nil
 		w.lose(c.ID, m.in.Now)
 	}
 }
