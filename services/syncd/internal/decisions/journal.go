@@ -180,7 +180,11 @@ func (j *Journal) Run(ctx context.Context) error {
 	wg.Wait()
 	left, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	for uid := j.next(); uid != ""; uid = j.next() {
+	for left.Err() == nil { // drain hands back what did not get through
+		uid := j.next()
+		if uid == "" {
+			break
+		}
 		j.drain(left, uid)
 	}
 	j.mu.Lock()

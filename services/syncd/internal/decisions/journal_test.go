@@ -208,6 +208,28 @@ func TestTheEndStoresWhatIsLeft(t *testing.T) {
 	})
 }
 
+func TestTheEndDoesNotWaitForTheBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := prometheus.NewRegistry()
+		s := &stream{take: func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fault.New(fault.Unavailable, "the bus is away")
+		}}
+		j, stop := start(s, r)
+		decide(j, "a", 0)
+		decide(j, "b", 0)
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it ended after %s", took)
+		}
+		wantCount(t, r, "podplane_syncd_decisions_dropped_total", 2)
+	})
+}
+
 func TestWhatCanNeverBeStoredIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuse := errors.Join(fault.New(fault.TooLarge, "too large"))
