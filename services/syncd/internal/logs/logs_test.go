@@ -358,6 +358,7 @@ func TestFollowMissesNoRotation(t *testing.T) {
 		if compressedToo {
 			r.compress("0.log.20260102-030402")
 			r.compress("0.log.20260102-030403")
+			r.write("0.log.20260102-030403", line(3, "F", "three")) // the original is about to be removed
 		}
 		r.write("0.log.20260102-030405.gz.tmp", "half of it")
 		close(held)

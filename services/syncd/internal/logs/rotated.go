@@ -149,7 +149,7 @@ func (l *file) rotatedFiles() ([]string, error) {
 		}
 	}
 	slices.Sort(names) // by time; an original stands before its compressed form
-	return slices.CompactFunc(names, func(a, b string) bool { return a+compressedTail == b }), nil
+	return slices.CompactFunc(names, func(name, before string) bool { return name == before+compressedTail }), nil
 }
 
 // lastRecord is the time of the last record that was read, or, where none was, of the last write to the open file.
