@@ -43,6 +43,9 @@ func writeSubjects(b *strings.Builder, verb string, subjects []string) {
 // is made for a server that has no records yet. A key that is gone, or another one than before, is refused: the server would leave out
 // what it can't read, and who looked for it would begin anew.
 func EncryptionConfig(storeDir, keyFile string) (string, error) {
+	if err := settleKey(storeDir, keyFile); err != nil {
+		return "", err
+	}
 	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) && hasRecords(storeDir) {
 		return "", fault.New(fault.FailedPrecondition,
 			"there are records in %s and their key %s is gone: bring it back, nothing else reads them; to begin with nothing, remove the records", storeDir, keyFile)

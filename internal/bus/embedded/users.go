@@ -154,5 +154,8 @@ func newSeed(file string, owner int) error {
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), file)
+	if err := os.Rename(tmp.Name(), file); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(file))
 }
