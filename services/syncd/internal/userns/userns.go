@@ -124,17 +124,22 @@ func read(path string) (first uint32, err error) {
 	return f.UIDMappings[0].HostID, nil
 }
 
-// write stores the range so that it is there as a whole or not at all.
+// write stores the range so that it is there as a whole or not at all, also after a power cut: one that can't be read would keep all others back.
 func write(path string, first uint32) error {
 	m := []mapping{{HostID: first, Length: Length}}
 	data, err := json.Marshal(file{UIDMappings: m, GIDMappings: m})
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
