@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/telemetry"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
 
@@ -68,6 +69,7 @@ func (w *worker) resizePod() func(context.Context) func(*worker) {
 	}
 	return func(ctx context.Context) func(*worker) {
 		err := w.m.deps.Resizer.Resize(ctx, p, running)
+		telemetry.Fail(ctx, err)
 		var seen []pod.Container
 		for i := range running {
 			if c, seenErr := w.m.deps.Observer.ContainerStatus(ctx, running[i].ID); seenErr == nil {
