@@ -16,11 +16,7 @@ import (
 )
 
 // CRI says nothing about a pull that is under way. containerd does, in its own API on the same socket: its content store lists what is being written.
-const (
-	containerdListStatuses = "/containerd.services.content.v1.Content/ListStatuses"
-	containerdNamespaceKey = "containerd-namespace"
-	containerdCRINamespace = "k8s.io"
-)
+const containerdListStatuses = "/containerd.services.content.v1.Content/ListStatuses"
 
 // Download is one blob of an image that the runtime is downloading, or was when a pull was cut short.
 type Download struct {
@@ -34,7 +30,7 @@ type Download struct {
 // Downloads implements [DownloadLister] for containerd.
 func (c *Client) Downloads(ctx context.Context) ([]Download, error) {
 	op := c.runtimeOp(opListDownloads, "").within(c.timeouts.Inspect)
-	ctx = metadata.AppendToOutgoingContext(ctx, containerdNamespaceKey, containerdCRINamespace)
+	ctx = metadata.AppendToOutgoingContext(ctx, containerdNamespaceHeader, containerdNamespace)
 	// Both messages are read and written by hand: an empty request, and an answer whose fields are all unknown to this type.
 	resp, err := invoke(ctx, c, op, func(ctx context.Context, in *emptypb.Empty, opts ...grpc.CallOption) (*emptypb.Empty, error) {
 		out := new(emptypb.Empty)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"testing"
 	"time"
-
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
 const eventuallyPoll = 20 * time.Millisecond
@@ -35,17 +32,4 @@ func Eventually(ctx context.Context, t testing.TB, what string, condition func(c
 		case <-ticker.C:
 		}
 	}
-}
-
-// NewSpans returns a tracer provider that samples everything, and the exporter that has each span as soon as it ends.
-func NewSpans(t testing.TB) (*sdktrace.TracerProvider, *tracetest.InMemoryExporter) {
-	t.Helper()
-	spans := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	t.Cleanup(func() {
-		if err := provider.Shutdown(context.Background()); err != nil {
-			t.Errorf("shut tracer provider down: %v", err)
-		}
-	})
-	return provider, spans
 }

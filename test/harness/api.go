@@ -81,19 +81,6 @@ func (s *Stack) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, e
 	}
 }
 
-// Pods lists every pod of every namespace.
-func (s *Stack) Pods(ctx context.Context) ([]corev1.Pod, error) {
-	a, err := s.Want(ctx, http.StatusOK, http.MethodGet, "/api/v1/pods", "", nil)
-	if err != nil {
-		return nil, err
-	}
-	var list corev1.PodList
-	if err := json.Unmarshal(a.Body, &list); err != nil {
-		return nil, fmt.Errorf("decode list of pods: %w", err)
-	}
-	return list.Items, nil
-}
-
 // Delete deletes a pod with the given grace in seconds; -1: the pod's own.
 func (s *Stack) Delete(ctx context.Context, namespace, name string, grace int) error {
 	path := podsPath(namespace) + "/" + name

@@ -51,9 +51,6 @@ func (s *Stack) AddReplica(service string) (*Replica, error) {
 	return r, nil
 }
 
-// PID is the replica's process.
-func (r *Replica) PID() int { return r.cmd.Process.Pid }
-
 // Stop ends the replica gracefully, or with SIGKILL, and waits for its end.
 func (r *Replica) Stop(ctx context.Context, sig syscall.Signal) error {
 	defer func() { _ = r.log.Close() }()

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podplane/podplane/cmd/podplane/internal/rest"
+	"github.com/podplane/podplane/internal/shard"
 )
 
 func eventsCommand(e *env) *cobra.Command {
@@ -84,7 +85,7 @@ func shards(s rest.Service) string {
 		}
 		return "leads"
 	}
-	return strconv.Itoa(len(s.Shards)) + "/16"
+	return fmt.Sprintf("%d/%d", len(s.Shards), shard.Count)
 }
 
 func lifecycleCommand(e *env) *cobra.Command {

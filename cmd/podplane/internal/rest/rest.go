@@ -61,9 +61,6 @@ func New(server string, o Options) (*Client, error) {
 	}}}, nil
 }
 
-// Server is the address that the client calls.
-func (c *Client) Server() string { return c.base.String() }
-
 // Request is one call. Query and Body may be empty.
 type Request struct {
 	Method      string

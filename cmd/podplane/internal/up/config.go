@@ -19,10 +19,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/podplane/podplane/internal/shard"
 )
 
-// maxReplicas bounds the processes of one service: there are 16 shards.
-const maxReplicas = 16
+// maxReplicas bounds the processes of one service: more would have no shard.
+const maxReplicas = shard.Count
 
 // Config says where everything is. The zero value is not usable; see Default.
 type Config struct {
