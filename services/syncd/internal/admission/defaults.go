@@ -52,6 +52,7 @@ func Defaults(pod *v1.Pod) {
 	for i := range s.Containers {
 		defaultContainer(&s.Containers[i], s.HostNetwork)
 	}
+	defaultPodResources(pod)
 	for i := range s.Volumes {
 		defaultVolume(&s.Volumes[i])
 	}

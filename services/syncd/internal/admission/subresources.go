@@ -105,6 +105,11 @@ func (n Node) Resize(sent, old *v1.Pod) (*v1.Pod, error) {
 	p := field.NewPath("spec")
 	list := resize(pod.Spec.Containers, sent.Spec.Containers, p.Child("containers"))
 	list = append(list, resize(pod.Spec.InitContainers, sent.Spec.InitContainers, p.Child("initContainers"))...)
+	if !apiequality.Semantic.DeepEqual(sent.Spec.Resources, old.Spec.Resources) {
+		list = append(list, notHere(p.Child("resources"), "resizing a pod as a whole; its containers' resources can be changed within what the pod has"))
+		sent.Spec.Resources = old.Spec.Resources
+	}
+	list = append(list, validatePodResources(pod, p)...)
 	if len(list) == 0 && !apiequality.Semantic.DeepEqual(withoutResources(&pod.Spec), withoutResources(&sent.Spec)) {
 		for _, at := range changed(withoutResources(&sent.Spec), withoutResources(&old.Spec)) {
 			list = append(list, field.Forbidden(field.NewPath("spec"+at), "only cpu and memory resources are mutable by a resize"))

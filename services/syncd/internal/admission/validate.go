@@ -22,6 +22,7 @@ func Validate(pod *v1.Pod) field.ErrorList {
 	volumes, found := validateVolumes(s.Volumes, p.Child("volumes"))
 	list = append(list, found...)
 	list = append(list, validateContainers(s, volumes, p)...)
+	list = append(list, validatePodResources(pod, p)...)
 	list = append(list, validatePolicies(s, p)...)
 	list = append(list, validateNames(s, p)...)
 	list = append(list, validateDNS(s, p)...)
@@ -208,7 +209,6 @@ func unsupported(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	}{
 		{len(s.EphemeralContainers) > 0, "ephemeralContainers", "ephemeral containers may not be set when a pod is created"},
 		{len(s.ResourceClaims) > 0, "resourceClaims", "dynamic resource allocation"},
-		{s.Resources != nil, "resources", "resources of the pod as a whole; set them on its containers"},
 		{len(s.SchedulingGates) > 0, "schedulingGates", "scheduling gates, as there is no scheduler that removes them"},
 	} {
 		if u.is {

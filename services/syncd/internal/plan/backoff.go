@@ -54,15 +54,15 @@ func (in *Input) restartDelay(spec *v1.Container, dead *pod.Container) (due, nex
 	first := min(firstRestartDelay, limit)
 	due, err := time.ParseDuration(dead.Annotations[AnnotationRestartDelay])
 	lived := dead.FinishedAt.Sub(dead.CreatedAt)
-	if err != nil || due <= 0 || lived > restartDelayReset || changed(spec, dead) || resized(spec, dead) {
+	if err != nil || due <= 0 || lived > restartDelayReset || changed(spec, dead) || resized(in.Pod, spec, dead) {
 		return 0, first
 	}
 	due = min(due, limit)
 	return due, min(2*due, limit)
 }
 
-func resized(spec *v1.Container, dead *pod.Container) bool {
-	cpu, memory := Resized(spec, dead)
+func resized(p *v1.Pod, spec *v1.Container, dead *pod.Container) bool {
+	cpu, memory := Resized(p, spec, dead)
 	return cpu || memory
 }
 

@@ -102,7 +102,7 @@ func (p *Plan) checkRunning(in *Input, spec *v1.Container, c *pod.Container) {
 		p.killForRestart(in, c, grace, "definition changed")
 		return
 	}
-	if in.Resize.Due && ResizeRestarts(spec, c) {
+	if in.Resize.Due && ResizeRestarts(in.Pod, spec, c) {
 		p.killForRestart(in, c, grace, "resize requires restart")
 		return
 	}

@@ -305,9 +305,12 @@ func (e *Executor) resourceValue(p *v1.Pod, c *v1.Container, ref *v1.ResourceFie
 		return "", fmt.Errorf("unsupported container resource: %v", ref.Resource)
 	}
 	quantity, has := list[v1.ResourceName(name)]
-	if !has || quantity.IsZero() {
-		if kind == "limits" {
-			quantity = e.cfg.Allocatable[v1.ResourceName(name)]
+	if kind == "limits" && (!has || quantity.IsZero()) {
+		quantity = e.cfg.Allocatable[v1.ResourceName(name)]
+		if whole := p.Spec.Resources; whole != nil {
+			if q, limited := whole.Limits[v1.ResourceName(name)]; limited {
+				quantity = q
+			}
 		}
 	}
 	return divide(quantity, ref.Divisor, v1.ResourceName(name)), nil

@@ -21,7 +21,7 @@ func (e *Executor) podLimits(p *v1.Pod) cgroup.Limits {
 	return podLimits(p, e.cfg.PidsLimit, e.cfg.Cgroups.HugePageSizes)
 }
 
-// podLimits are those of the pod's own cgroup: the sums of its containers', limited only where each of them is.
+// podLimits are those of the pod's own cgroup: the sums of its containers', limited only where each of them is, or those that the pod has as a whole.
 func podLimits(p *v1.Pod, pids int64, pageSizes []string) cgroup.Limits {
 	l := cgroup.Limits{CPUPeriod: plan.CPUPeriod, Pids: pids}
 	cpuLimited, memoryLimited := true, true
@@ -30,6 +30,10 @@ func podLimits(p *v1.Pod, pids int64, pageSizes []string) cgroup.Limits {
 		cpuLimited = cpuLimited && !r.Cpu().IsZero()
 		memoryLimited = memoryLimited && !r.Memory().IsZero()
 	}})
+	if r := p.Spec.Resources; r != nil {
+		cpuLimited = cpuLimited || !r.Limits.Cpu().IsZero()
+		memoryLimited = memoryLimited || !r.Limits.Memory().IsZero()
+	}
 	for _, size := range pageSizes {
 		if l.Hugepages == nil {
 			l.Hugepages = make(map[string]uint64, len(pageSizes))

@@ -36,7 +36,7 @@ func (e *Executor) Resize(ctx context.Context, p *v1.Pod, running []pod.Containe
 		if roomy.CPUQuota > 0 {
 			roomy.CPUQuota = grown(roomy.CPUQuota, was.CPUQuota, e.resources(p, spec).CPUQuota)
 		}
-		if cpu, memory := plan.Resized(spec, c); (!cpu && !memory) || plan.ResizeRestarts(spec, c) {
+		if cpu, memory := plan.Resized(p, spec, c); (!cpu && !memory) || plan.ResizeRestarts(p, spec, c) {
 			continue
 		}
 		to := e.resources(p, spec)

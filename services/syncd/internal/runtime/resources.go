@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	helpers "k8s.io/component-helpers/resource"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
@@ -30,7 +31,8 @@ const (
 
 // resources turns requests and limits into cgroup settings.
 func (e *Executor) resources(p *v1.Pod, c *v1.Container) *pod.LinuxResources {
-	settings := plan.Resources(&c.Resources)
+	effective := plan.Effective(p, c)
+	settings := plan.Resources(&effective)
 	r := &settings
 	r.OOMScoreAdj = oomScoreAdj(p, c, e.memory())
 	if r.MemoryLimitBytes > 0 && e.cfg.Cgroups.Unified {
@@ -58,20 +60,36 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
 	case v1.PodQOSBestEffort:
 		return oomBestEffort
 	}
-	adj := burstableScore(c, capacity)
+	unclaimed := unclaimedMemory(p)
+	adj := burstableScore(c, unclaimed, capacity)
 	if plan.IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }) {
 		for i := range p.Spec.Containers {
-			adj = min(adj, burstableScore(&p.Spec.Containers[i], capacity))
+			adj = min(adj, burstableScore(&p.Spec.Containers[i], unclaimed, capacity))
 		}
 	}
 	return adj
 }
 
-func burstableScore(c *v1.Container, capacity int64) int64 {
+// unclaimedMemory is each container's share of the memory that the pod as a whole requests beyond what its containers do.
+func unclaimedMemory(p *v1.Pod) int64 {
+	if p.Spec.Resources == nil {
+		return 0
+	}
+	whole, claimed := p.Spec.Resources.Requests.Memory().Value(), helpers.AggregateContainerRequests(p, helpers.PodResourcesOptions{})
+	running := len(p.Spec.Containers)
+	for i := range p.Spec.InitContainers {
+		if plan.IsSidecar(&p.Spec.InitContainers[i]) {
+			running++
+		}
+	}
+	return max(0, whole-claimed.Memory().Value()) / int64(max(1, running))
+}
+
+func burstableScore(c *v1.Container, unclaimed, capacity int64) int64 {
 	if capacity <= 0 {
 		return oomBurstable
 	}
-	return max(oomFloor, min(oomBurstable, 1000-1000*c.Resources.Requests.Memory().Value()/capacity))
+	return max(oomFloor, min(oomBurstable, 1000-1000*(c.Resources.Requests.Memory().Value()+unclaimed)/capacity))
 }
 
 // Cgroups says where pods are in the cgroup tree.

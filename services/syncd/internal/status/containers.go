@@ -244,7 +244,7 @@ func (in *Input) resources(s *v1.ContainerStatus, spec *v1.Container, newest *po
 	if newest == nil || newest.State != pod.ContainerRunning {
 		return
 	}
-	if cpu, memory := plan.Resized(spec, newest); (cpu || memory) && prev != nil && prev.Resources != nil {
+	if cpu, memory := plan.Resized(in.Pod, spec, newest); (cpu || memory) && prev != nil && prev.Resources != nil {
 		s.Resources = prev.Resources // those of before, until they are changed
 	}
 }

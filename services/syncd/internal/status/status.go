@@ -109,20 +109,26 @@ func (in *Input) addresses(s *v1.PodStatus) {
 	}
 }
 
-// QOSClass returns the quality-of-service class of the pod.
+// QOSClass returns the quality-of-service class of the pod. What it asks for as a whole counts, else what each container does.
 func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	any, guaranteed := false, true
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			r := &list[i].Resources
-			for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-				request, limit := r.Requests[name], r.Limits[name]
-				if !request.IsZero() || !limit.IsZero() {
-					any = true
-				}
-				if limit.IsZero() || (!request.IsZero() && request.Cmp(limit) != 0) {
-					guaranteed = false
-				}
+	count := func(r *v1.ResourceRequirements) {
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			request, limit := r.Requests[name], r.Limits[name]
+			if !request.IsZero() || !limit.IsZero() {
+				any = true
+			}
+			if limit.IsZero() || (!request.IsZero() && request.Cmp(limit) != 0) {
+				guaranteed = false
+			}
+		}
+	}
+	if r := p.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
+		count(r)
+	} else {
+		for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				count(&list[i].Resources)
 			}
 		}
 	}

@@ -257,6 +257,18 @@ func TestQOSClass(t *testing.T) {
 		if got := status.QOSClass(p); got != test.want {
 			t.Errorf("request %q, limit %q: %s, want %s", test.request, test.limit, got, test.want)
 		}
+		// What the pod asks for as a whole counts, whatever its containers ask for.
+		whole := &v1.Pod{Spec: v1.PodSpec{
+			Resources:  &v1.ResourceRequirements{Requests: q(test.request), Limits: q(test.limit)},
+			Containers: []v1.Container{{}, {Resources: v1.ResourceRequirements{Requests: q("1")}}},
+		}}
+		want := test.want
+		if want == v1.PodQOSBestEffort {
+			want = v1.PodQOSBurstable // it asks for nothing as a whole
+		}
+		if got := status.QOSClass(whole); got != want {
+			t.Errorf("as a whole, request %q, limit %q: %s, want %s", test.request, test.limit, got, want)
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (w *worker) resized(given plan.Allocation, err error) {
 // awaitsRestart says whether a container still has to be restarted to get its resources.
 func (w *worker) awaitsRestart() bool {
 	for _, c := range w.view.runtime.Running() {
-		if spec := pod.FindContainer(w.pod, c.Name); spec != nil && plan.ResizeRestarts(spec, c) {
+		if spec := pod.FindContainer(w.pod, c.Name); spec != nil && plan.ResizeRestarts(w.pod, spec, c) {
 			return true
 		}
 	}
