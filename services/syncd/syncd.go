@@ -56,6 +56,8 @@ type Config struct {
 	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
 	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
 
+	MaxDeadContainers int `json:"maxDeadContainers" usage:"dead containers that all pods together keep, the oldest go first; -1: any number"`
+
 	PodPidsLimit         int64    `json:"podPidsLimit" usage:"processes that each pod may have; -1: no limit"`
 	SeccompDefault       bool     `json:"seccompDefault" usage:"containers that do not name a seccomp profile get the runtime's default instead of none"`
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls" usage:"kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything"`
@@ -68,7 +70,7 @@ type Config struct {
 // DefaultConfig gives the configuration where nothing is set.
 func DefaultConfig() Config {
 	return Config{
-		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, ResolvConf: "/etc/resolv.conf",
+		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, MaxDeadContainers: -1, ResolvConf: "/etc/resolv.conf",
 		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
 		ManifestRescan: 20 * time.Second, ManifestURLRescan: 20 * time.Second,
 		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
@@ -84,6 +86,7 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	}{
 		{"maxPods", int64(c.MaxPods), 1},
 		{"podPidsLimit", c.PodPidsLimit, -1},
+		{"maxDeadContainers", int64(c.MaxDeadContainers), -1},
 		{"startSlots", int64(c.StartSlots), 0},
 		{"pullSlots", int64(c.PullSlots), 0},
 		{"containerLogMaxSize", c.ContainerLogMaxSize, 4096},
@@ -286,8 +289,12 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("register the workers' metrics: %w", err)
 	}
+	var maxDead *int
+	if n.cfg.MaxDeadContainers >= 0 {
+		maxDead = &n.cfg.MaxDeadContainers
+	}
 	return worker.New(worker.Config{
-		Node: n.deps.Node, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
+		Node: n.deps.Node, MaxDead: maxDead, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 		ShardOf: shard.Of, Holds: n.keeper.Holds,
 	}, worker.Deps{
 		Observer: n.client, Starter: executor, Resizer: executor, Room: n.room, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,

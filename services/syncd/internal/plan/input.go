@@ -200,6 +200,8 @@ type Input struct {
 	Previous *v1.PodStatus
 	// MaxRestartDelay caps the crash-loop back-off; 0: 300 s.
 	MaxRestartDelay time.Duration
+	// Surplus holds the IDs of dead containers that are to go, because the node has too many in all.
+	Surplus map[string]bool
 	// Cleaned: directories and cgroups of the pod are gone.
 	Cleaned bool
 }

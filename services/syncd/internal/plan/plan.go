@@ -43,6 +43,7 @@ func Next(in Input) Plan {
 	}
 	if p.Phase != Syncing && p.terminate(&in) {
 		p.Phase = Terminated
+		p.discard(&in)
 		p.cleanup(&in)
 	}
 	return p
@@ -158,7 +159,8 @@ func (p *Plan) prune(in *Input) {
 		}
 		switch c.State {
 		case pod.ContainerExited:
-			keep = dead[c.Name] == 0 || c == restarted
+			superseded := c != in.Newest(c.Name)
+			keep = (dead[c.Name] == 0 && !(superseded && in.Surplus[c.ID])) || c == restarted
 			dead[c.Name]++
 		case pod.ContainerCreated:
 			keep = c == in.Newest(c.Name) || in.Busy.Containers[c.Name] || in.Past(c) // the last go before the next start

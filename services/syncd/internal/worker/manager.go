@@ -284,6 +284,7 @@ func (m *Manager) compare(ctx context.Context) {
 			m.endOrphan(ctx, &list[i])
 		}
 	}
+	surplus := m.surplus(listed)
 	for uid, w := range m.workers {
 		seen := listed[uid]
 		if seen == nil {
@@ -291,10 +292,29 @@ func (m *Manager) compare(ctx context.Context) {
 		}
 		w.post(func(n *news) {
 			n.results = append(n.results, func(w *worker) {
+				w.surplus = surplus
 				if !w.inspecting && !w.stale && !w.uncertain() && !w.view.agrees(seen) {
 					w.inspectAgain = true
 				}
 			})
 		})
 	}
+}
+
+// surplus are the dead containers that are to go because all pods together have too many. mu is held.
+func (m *Manager) surplus(listed map[string]*pod.RuntimePod) map[string]bool {
+	if m.cfg.MaxDead == nil {
+		return nil
+	}
+	var dead []plan.Dead
+	for uid, seen := range listed {
+		if w := m.workers[uid]; w != nil {
+			dead = append(dead, plan.DeadOf(seen, !w.terminated.Load())...)
+		}
+	}
+	ids := make(map[string]bool)
+	for _, id := range plan.Surplus(dead, *m.cfg.MaxDead) {
+		ids[id] = true
+	}
+	return ids
 }

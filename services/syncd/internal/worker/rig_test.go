@@ -40,6 +40,7 @@ type world struct {
 	statuses map[string]*podplanev1.StatusRecord
 	history  map[string][]*podplanev1.StatusRecord
 	events   []string
+	maxDead  *int
 	objects  map[string]any
 	current  *process
 	// decided is the journal of decisions, in the order in which they were told.
@@ -169,7 +170,7 @@ func (w *world) start() *process {
 	exec := runtime.New(runtime.Config{
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup"},
 	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
-	p.m = worker.New(worker.Config{Node: node, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
+	p.m = worker.New(worker.Config{Node: node, MaxDead: w.maxDead, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
 		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w,
 	}, slog.New(slog.DiscardHandler))
 	w.mu.Lock()

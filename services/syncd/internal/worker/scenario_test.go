@@ -242,6 +242,46 @@ func TestOrphansRunTheirHooks(t *testing.T) {
 	})
 }
 
+// Beyond the node's number of dead containers the oldest go, but for those that a decision needs; what became of them stays in the status.
+func TestDeadContainersOfTheNode(t *testing.T) {
+	behavior := func(_ pod.Container, c *cri.ContainerConfig) crifake.Behavior {
+		if c.Name == "stays" {
+			return crifake.Behavior{}
+		}
+		return crifake.Behavior{Exits: true, After: time.Second, ExitCode: 3}
+	}
+	inBubble(t, crifake.Options{Behavior: behavior}, func(w *world) {
+		none := 0
+		w.maxDead = &none
+		p := w.start()
+		defer p.kill()
+		ended := newPod("ended", container("once"))
+		ended.Spec.RestartPolicy = v1.RestartPolicyNever
+		half := newPod("half", container("stays"), container("once"))
+		half.Spec.RestartPolicy = v1.RestartPolicyNever
+		w.wish(ended)
+		w.wish(half)
+		w.wish(newPod("loop", container("again")))
+		time.Sleep(7 * time.Minute)
+		synctest.Wait()
+		if left := w.runtimePod("uid-ended").Containers; len(left) != 0 {
+			t.Errorf("of a pod that has ended %+v is left", left)
+		}
+		if s := w.status("uid-ended"); s.Phase != v1.PodFailed || s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].State.Terminated.ExitCode != 3 {
+			t.Errorf("the status of a pod that has ended: %+v", s)
+		}
+		if left := w.runtimePod("uid-half").Containers; len(left) != 2 || len(w.runtimePod("uid-half").Running()) != 1 {
+			t.Errorf("of a pod that goes on: %+v", left)
+		}
+		if c := w.status("uid-half").ContainerStatuses[1]; c.RestartCount != 0 || c.State.Terminated == nil {
+			t.Errorf("a container that must not run again: %+v", c)
+		}
+		if c := w.status("uid-loop").ContainerStatuses[0]; c.RestartCount < 3 || (c.LastTerminationState.Terminated == nil && c.State.Terminated == nil) {
+			t.Errorf("a container that is restarted: %+v", c)
+		}
+	})
+}
+
 // What can't be removed is told, and tried again.
 func TestDeadContainerThatCannotBeRemoved(t *testing.T) {
 	inBubble(t, crifake.Options{Behavior: crashes(1)}, func(w *world) {

@@ -192,6 +192,8 @@ type Config struct {
 	StartSlots int
 	// Resync is how often all pods are compared with the runtime.
 	Resync time.Duration
+	// MaxDead is how many dead containers all pods together may keep; nil: any number.
+	MaxDead *int
 	// MaxRestartDelay caps the crash-loop back-off.
 	MaxRestartDelay time.Duration
 }

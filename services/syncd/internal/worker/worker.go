@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -91,6 +92,10 @@ type worker struct {
 	holdUntil time.Time
 	waiting   []*podplanev1.Waiting
 	wasReady  bool
+	// surplus are dead containers of the node that are to go; shared, never changed.
+	surplus map[string]bool
+	// terminated says to others that the phase is Terminated.
+	terminated atomic.Bool
 	// told holds the waits that the decisions tell of, and since when they last.
 	told map[string]time.Time
 
@@ -195,6 +200,7 @@ func (w *worker) step(ctx context.Context) time.Time {
 	}
 	w.explain(&in, &p)
 	w.phase, w.stop = p.Phase, p.Stop
+	w.terminated.Store(w.phase == plan.Terminated)
 	w.act(ctx, p.Actions)
 	if len(p.Actions) > 0 {
 		// What was started just now is waited for: the status says so.
@@ -276,7 +282,7 @@ func (w *worker) input() plan.Input {
 		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
 		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
 		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.eviction, Resize: w.resize,
-		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned,
+		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned, Surplus: w.surplus,
 	}
 }
 
