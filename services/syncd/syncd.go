@@ -35,6 +35,7 @@ import (
 type Config struct {
 	daemon.Config
 	PodLogDir     string   `json:"podLogDir" usage:"directory of the containers' logs"`
+	LogLinkDir    string   `json:"containerLogLinkDir" usage:"directory of links to the containers' logs, as log shippers look for them in /var/log/containers; empty: none"`
 	ManifestDir   string   `json:"manifestDir" usage:"directory of pod manifests to run, or one file; empty: none"`
 	MaxPods       int      `json:"maxPods" usage:"pods that the node takes"`
 	CgroupRoot    string   `json:"cgroupRoot" usage:"cgroup below which the pods' cgroups are; empty: the top"`
@@ -235,7 +236,7 @@ func (n *node) work(ctx context.Context) error {
 	cancelObjects := n.store.SubscribeObjects(func(c store.ObjectChange) { manager.ObjectsChanged(c.Namespace) })
 	defer cancelObjects()
 	collector := gc.New(gc.Config{
-		PodLogDir: n.cfg.PodLogDir, Root: n.cfg.Root, MaxSize: n.cfg.ContainerLogMaxSize, Files: n.cfg.ContainerLogFiles,
+		PodLogDir: n.cfg.PodLogDir, LogLinkDir: n.cfg.LogLinkDir, Root: n.cfg.Root, MaxSize: n.cfg.ContainerLogMaxSize, Files: n.cfg.ContainerLogFiles,
 	}, n.client, leftovers{manager, executor}, n.deps.Log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return feed.Run(ctx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) })
@@ -280,7 +281,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 		return nil, nil, nil, err
 	}
 	executor := runtime.New(runtime.Config{
-		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, HostIPs: n.addresses,
+		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, LogLinkDir: n.cfg.LogLinkDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
 		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Handlers: settings.features, SeccompDefault: n.cfg.SeccompDefault, Allocatable: runtime.MachineResources(),
 		PidsLimit: n.cfg.PodPidsLimit, RuntimeHandler: runtimeclass.Dir(n.cfg.RuntimeClassDir).Handler,

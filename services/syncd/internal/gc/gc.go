@@ -30,6 +30,8 @@ type Runtime interface {
 // Config is a Collector's settings.
 type Config struct {
 	PodLogDir string
+	// LogLinkDir has links to logs; those that lead to what is gone are removed. Empty: there are none.
+	LogLinkDir string
 	// Root has the pods' directories, below pods.
 	Root string
 	// MaxSize is how large a log grows before it is rotated; Files is how many files of it are kept, with the current one.
@@ -84,11 +86,37 @@ func (c *Collector) Run(ctx context.Context) error {
 				c.log.WarnContext(ctx, "logs can't be rotated", slog.Any("error", err))
 			}
 		case <-orphans.C:
-			if err := c.RemoveOrphans(ctx); err != nil && ctx.Err() == nil {
-				c.log.WarnContext(ctx, "directories of pods that are gone can't be removed", slog.Any("error", err))
+			if err := errors.Join(c.RemoveOrphans(ctx), c.RemoveDeadLinks()); err != nil && ctx.Err() == nil {
+				c.log.WarnContext(ctx, "what pods that are gone left can't be removed", slog.Any("error", err))
 			}
 		}
 	}
+}
+
+// RemoveDeadLinks removes the links to logs that are gone.
+func (c *Collector) RemoveDeadLinks() error {
+	if c.cfg.LogLinkDir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(c.cfg.LogLinkDir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		link := filepath.Join(c.cfg.LogLinkDir, entry.Name())
+		to, err := os.Readlink(link)
+		if err != nil || !strings.HasPrefix(to, c.cfg.PodLogDir+"/") {
+			continue // somebody else's
+		}
+		if _, err := os.Stat(to); os.IsNotExist(err) {
+			errs = append(errs, os.Remove(link))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // RemoveOrphans removes the directories of pods that nobody knows.

@@ -172,3 +172,75 @@ func TestOrphanDirectories(t *testing.T) {
 		t.Errorf("forgot %q", got)
 	}
 }
+
+func TestDeadLinks(t *testing.T) {
+	dir := t.TempDir()
+	logs, links := filepath.Join(dir, "logs"), filepath.Join(dir, "containers")
+	c := gc.New(gc.Config{PodLogDir: logs, LogLinkDir: links, Root: dir, MaxSize: 100, Files: 3}, &runtime{t: t}, &pods{}, slog.New(slog.DiscardHandler))
+	if err := c.RemoveDeadLinks(); err != nil {
+		t.Errorf("without the directory: %v", err)
+	}
+	for _, d := range []string{logs, links} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(logs, "0.log"), "")
+	write(t, filepath.Join(links, "file.log"), "")
+	for name, to := range map[string]string{"live.log": filepath.Join(logs, "0.log"), "dead.log": filepath.Join(logs, "1.log"), "foreign.log": filepath.Join(dir, "none")} {
+		if err := os.Symlink(to, filepath.Join(links, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.RemoveDeadLinks(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(t, links), "file.log foreign.log live.log"; got != want {
+		t.Errorf("left: %s, want %s", got, want)
+	}
+}
+
+// The figures that hold where nothing is configured: 10 MiB, five files with the current one, all but the newest two compressed.
+func TestRotationByDefault(t *testing.T) {
+	const mib = 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		_, r, p, logs := setUp(t)
+		dir := filepath.Dir(filepath.Dir(filepath.Dir(logs)))
+		c := gc.New(gc.Config{PodLogDir: filepath.Join(dir, "logs"), Root: dir, MaxSize: 10 * mib, Files: 5}, r, p, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		line := "2026-01-01T00:00:00Z stdout F " + strings.Repeat("x", 97) + "\n"
+		write(t, r.path, strings.Repeat(line, 10*mib/len(line)))
+		time.Sleep(11 * time.Second)
+		if r.reopens != 0 {
+			t.Error("a log of less than 10 MiB was rotated")
+		}
+		for i := range 7 {
+			write(t, r.path, strings.Repeat(line, 10*mib/len(line)+1))
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if r.reopens != i+1 {
+				t.Fatalf("%d rotations after %d times 10 MiB", r.reopens, i+1)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		list, total := strings.Fields(names(t, logs)), int64(0)
+		for i, name := range list {
+			info, err := os.Stat(filepath.Join(logs, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += info.Size()
+			if compressed := strings.HasSuffix(name, ".gz"); compressed != (i > 0 && i < len(list)-1) {
+				t.Errorf("file %s of %q", name, list)
+			}
+		}
+		if len(list) != 5 || total > 11*mib {
+			t.Errorf("%d bytes in %q", total, list)
+		}
+	})
+}

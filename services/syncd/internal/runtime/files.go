@@ -101,6 +101,9 @@ func (e *Executor) RemoveContainer(ctx context.Context, p *v1.Pod, c *pod.Contai
 		return err
 	}
 	var errs []error
+	if e.cfg.LogLinkDir != "" {
+		errs = append(errs, removeFile(e.logLink(p, c)))
+	}
 	if strings.HasPrefix(c.LogPath, e.LogDir(p)+"/") {
 		errs = append(errs, removeFile(c.LogPath))
 		entries, err := os.ReadDir(filepath.Dir(c.LogPath))
@@ -124,7 +127,7 @@ func (e *Executor) RemoveContainer(ctx context.Context, p *v1.Pod, c *pod.Contai
 // Forget removes what a pod left on the node of which only the UID is known. logDir is its log directory, "" for none.
 func (e *Executor) Forget(ctx context.Context, uid, logDir string) error {
 	if logDir != "" && filepath.Dir(logDir) == filepath.Clean(e.cfg.PodLogDir) {
-		if err := removeAll(logDir); err != nil {
+		if err := errors.Join(e.unlinkLogs(logDir), removeAll(logDir)); err != nil {
 			return fmt.Errorf("remove the logs of pod %s: %w", uid, err)
 		}
 	}
@@ -133,7 +136,7 @@ func (e *Executor) Forget(ctx context.Context, uid, logDir string) error {
 
 // Cleanup removes the pod's directories, logs and cgroups.
 func (e *Executor) Cleanup(ctx context.Context, p *v1.Pod) error {
-	if err := removeAll(e.LogDir(p)); err != nil {
+	if err := errors.Join(e.unlinkLogs(e.LogDir(p)), removeAll(e.LogDir(p))); err != nil {
 		return fmt.Errorf("remove the logs of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return e.remove(ctx, string(p.UID))

@@ -36,6 +36,8 @@ type Config struct {
 	// Root is the directory of all that must survive a restart, PodLogDir that of the containers' logs.
 	Root      string
 	PodLogDir string
+	// LogLinkDir has a link to each container's log, for log shippers that look there; empty: there are none.
+	LogLinkDir string
 	// HostIPs are the node's addresses, the primary one first.
 	HostIPs []string
 	// Cluster is the cluster's resolver; empty without one. ResolvConf and HostsFile are the node's files.
@@ -157,6 +159,7 @@ func (e *Executor) StartContainer(ctx context.Context, r worker.StartRequest) (p
 		return pod.Container{}, &worker.StartError{Stage: worker.StageStart, Reason: worker.ReasonRunContainerError, ContainerID: id, Err: err}
 	}
 	c.SandboxID = r.Sandbox.ID // a status does not say it
+	e.linkLog(r.Pod, &c)
 	return c, nil
 }
 
