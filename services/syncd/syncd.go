@@ -25,6 +25,7 @@ import (
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/manifest"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
 	"github.com/podplane/podplane/services/syncd/internal/runtimeclass"
 	"github.com/podplane/podplane/services/syncd/internal/store"
@@ -304,8 +305,20 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 }
 
 // room says why the node has no room for the pod's requests, "" when it has.
-func (n *node) room(p *v1.Pod) string {
-	return admission.Room(p, n.store.ActivePods(), runtime.MachineResources())
+func (n *node) room(p *v1.Pod, held map[string]*v1.Pod) (reason, message string) {
+	active := n.store.ActivePods()
+	for i, other := range active {
+		if newer := held[string(other.UID)]; newer != nil {
+			active[i] = newer
+		}
+	}
+	if why := admission.Room(p, nil, runtime.MachineResources()); why != "" {
+		return plan.ResizeInfeasible, why
+	}
+	if why := admission.Room(p, active, runtime.MachineResources()); why != "" {
+		return plan.ResizeDeferred, why
+	}
+	return "", ""
 }
 
 // podEvents records Events about pods.

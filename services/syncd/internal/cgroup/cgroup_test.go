@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/podplane/podplane/internal/testkit"
 	"github.com/podplane/podplane/services/syncd/internal/cgroup"
 )
 
@@ -62,8 +63,7 @@ func TestSumShares(t *testing.T) {
 
 // The kernel has what was set, also after it was changed, and a limit that goes.
 func TestSet(t *testing.T) {
-	name := fmt.Sprintf("podplane-test-%d", os.Getpid())
-	t.Cleanup(func() { remove(t, name) })
+	name := testkit.CgroupRoot(t)
 	pod := filepath.Join("/", name, "kubepods", "podu-1")
 	set := func(l cgroup.Limits) {
 		t.Helper()
@@ -101,26 +101,6 @@ func want(t *testing.T, name string, v1, v2 map[string]string) {
 		}
 		if got := strings.TrimSpace(string(data)); got != value {
 			t.Errorf("%s is %s, want %s", file, got, value)
-		}
-	}
-}
-
-// remove removes the test's cgroups, which are empty.
-func remove(t *testing.T, name string) {
-	t.Helper()
-	tops := []string{filepath.Join(mount, name)}
-	entries, err := os.ReadDir(mount)
-	if err != nil {
-		t.Error(err)
-	}
-	for _, e := range entries {
-		tops = append(tops, filepath.Join(mount, e.Name(), name))
-	}
-	for _, top := range tops {
-		for _, dir := range []string{filepath.Join(top, "kubepods", "podu-1"), filepath.Join(top, "kubepods"), top} {
-			if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Error(err)
-			}
 		}
 	}
 }

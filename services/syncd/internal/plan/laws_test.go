@@ -353,7 +353,7 @@ func (m *model) series(spec *v1.Container) (due, next time.Duration, known bool)
 	if l.owed == 0 || l.finished.Sub(l.created) > 10*time.Minute || l.image != spec.Image {
 		return 0, min(10*time.Second, limit), true
 	}
-	if cpu, memory := plan.Resized(spec, m.in.Runtime.Container(l.id)); cpu || memory {
+	if cpu, memory := plan.Resized(m.in.Pod, spec, m.in.Runtime.Container(l.id)); cpu || memory {
 		return 0, min(10*time.Second, limit), true
 	}
 	due = min(l.owed, limit)

@@ -109,7 +109,7 @@ func (m *model) resize(op *operation) {
 	for i := range m.world.Containers {
 		c := &m.world.Containers[i]
 		spec := pod.FindContainer(m.in.Pod, c.Name)
-		if c.State != pod.ContainerRunning || spec == nil || plan.ResizeRestarts(spec, c) {
+		if c.State != pod.ContainerRunning || spec == nil || plan.ResizeRestarts(in.Pod, spec, c) {
 			continue
 		}
 		r := op.given[c.Name]
@@ -226,7 +226,7 @@ func (m *model) toldResize(op *operation, ok bool) {
 		}
 	}
 	for _, c := range in.Runtime.Running() {
-		if spec := pod.FindContainer(in.Pod, c.Name); spec != nil && plan.ResizeRestarts(spec, c) {
+		if spec := pod.FindContainer(in.Pod, c.Name); spec != nil && plan.ResizeRestarts(in.Pod, spec, c) {
 			waits = true
 		}
 	}

@@ -266,7 +266,7 @@ func (m *model) earned(c *pod.Container) string {
 		return "all restart"
 	case l.image != spec.Image:
 		return "its definition changed"
-	case in.Resize.Due && plan.ResizeRestarts(spec, c):
+	case in.Resize.Due && plan.ResizeRestarts(in.Pod, spec, c):
 		return "its resources changed"
 	case in.HookFailed[c.ID]:
 		return "its hook failed"

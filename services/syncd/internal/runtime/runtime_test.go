@@ -24,6 +24,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/cri/crifake"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/testkit"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
 	"github.com/podplane/podplane/services/syncd/internal/runtime"
@@ -36,6 +37,8 @@ type node struct {
 	cri  *crifake.Runtime
 	exec *runtime.Executor
 	dir  string
+	// cgroup is below which the pods' cgroups are.
+	cgroup string
 
 	mu       sync.Mutex
 	config   *cri.ContainerConfig
@@ -58,7 +61,7 @@ func (n *node) Secret(_, name string) (*v1.Secret, bool) {
 }
 
 func newNode(t *testing.T, change ...func(*runtime.Config)) *node {
-	n := &node{t: t, dir: t.TempDir()}
+	n := &node{t: t, dir: t.TempDir(), cgroup: testkit.CgroupRoot(t)}
 	n.cri = crifake.New(crifake.Options{Node: "n1", AnyImage: true, Behavior: func(_ pod.Container, c *cri.ContainerConfig) crifake.Behavior {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -77,7 +80,7 @@ func newNode(t *testing.T, change ...func(*runtime.Config)) *node {
 	write(t, resolv, "nameserver 192.0.2.53\n")
 	config := runtime.Config{
 		Node: "n1", Root: n.dir, PodLogDir: filepath.Join(n.dir, "logs"), HostIPs: []string{"192.0.2.1"}, ResolvConf: resolv,
-		Cgroups:     runtime.Cgroups{Mount: filepath.Join(n.dir, "cgroup"), Unified: true},
+		Cgroups:     runtime.Cgroups{Mount: filepath.Join(n.dir, "cgroup"), Root: n.cgroup, Unified: true},
 		Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("8Gi")},
 	}
 	for _, c := range change {
@@ -389,7 +392,7 @@ func TestCgroups(t *testing.T) {
 		}
 	}
 	n := newNode(t)
-	for _, dir := range []string{"cgroup/kubepods/besteffort/podu-1/a/b", "cgroup/kubepods/besteffort/podu-2"} {
+	for _, dir := range []string{"cgroup/" + n.cgroup + "/kubepods/besteffort/podu-1/a/b", "cgroup/" + n.cgroup + "/kubepods/besteffort/podu-2"} {
 		if err := os.MkdirAll(filepath.Join(n.dir, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -397,7 +400,7 @@ func TestCgroups(t *testing.T) {
 	if err := n.exec.Cleanup(t.Context(), newPod()); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(n.dir, "cgroup/kubepods/besteffort/*")); err != nil || len(left) != 1 {
+	if left, err := filepath.Glob(filepath.Join(n.dir, "cgroup", n.cgroup, "kubepods/besteffort/*")); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v", left, err)
 	}
 }

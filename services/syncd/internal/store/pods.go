@@ -250,7 +250,7 @@ func (s *Store) active() []*v1.Pod {
 	list := make([]*v1.Pod, 0, len(s.byUID)+len(s.pending))
 	for uid, e := range s.byUID {
 		if s.own(e.rec.GetNode()) && s.statuses[uid].rec.GetPhase() != podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED {
-			list = append(list, e.pod)
+			list = append(list, s.allocated(uid, e.pod))
 		}
 	}
 	for _, p := range s.pending {

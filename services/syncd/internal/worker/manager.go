@@ -32,6 +32,7 @@ type Manager struct {
 	probes    map[string]map[plan.ProbeKey]plan.Verdict
 	evictions map[string]*plan.Eviction
 	ending    map[string]bool // orphans that are being ended
+	resizes   *queue
 	wg        sync.WaitGroup
 	synced    chan struct{}
 	syncOnce  sync.Once
@@ -53,7 +54,7 @@ func New(cfg Config, deps Deps, log *slog.Logger) *Manager {
 		deps.Tracer = noop.NewTracerProvider().Tracer("")
 	}
 	return &Manager{
-		cfg: cfg, deps: deps, log: log, slots: make(chan struct{}, cfg.StartSlots),
+		cfg: cfg, deps: deps, log: log, resizes: newQueue(deps.Room), slots: make(chan struct{}, cfg.StartSlots),
 		mine: make(map[int]bool), workers: make(map[string]*worker), volumes: make(map[string]*podplanev1.VolumesRecord),
 		probes: make(map[string]map[plan.ProbeKey]plan.Verdict), evictions: make(map[string]*plan.Eviction), ending: make(map[string]bool),
 		synced: make(chan struct{}), look: make(chan struct{}, 1),
@@ -86,6 +87,7 @@ func (m *Manager) launch(w *worker) {
 		defer close(w.done)
 		defer cancel()
 		w.run(ctx)
+		m.resizes.forget(w.uid)
 		if !w.over {
 			return
 		}

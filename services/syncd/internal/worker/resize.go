@@ -33,18 +33,20 @@ func (w *worker) allocate() time.Time {
 	case w.allocated.Equal(wanted):
 		w.resize.Pending, w.resize.Message = "", ""
 	case w.phase != plan.Syncing:
-	case w.m.deps.Room != nil && w.allocated.Increases(wanted):
-		if why := w.m.deps.Room(w.desired); why != "" {
-			if w.resize.Pending == "" {
-				w.pod = w.allocated.With(w.desired)
-				w.event("", v1.EventTypeWarning, "ResizeDeferred", why)
-			}
-			w.resize.Pending, w.resize.Message = plan.ResizeDeferred, why
+	case w.allocated.Increases(wanted):
+		reason, why := w.m.resizes.ask(w.desired, w.m.deps.Now(), w.nudge)
+		if reason == "" {
+			w.resizeTo(wanted)
 			break
 		}
-		w.resizeTo(wanted)
+		if w.resize.Pending != reason {
+			w.pod = w.allocated.With(w.desired)
+			w.event("", v1.EventTypeWarning, resizeEvent(reason), why)
+		}
+		w.resize.Pending, w.resize.Message = reason, why
 	default:
 		w.resizeTo(wanted)
+		w.m.resizes.gave(w.desired)
 	}
 	w.pod = w.allocated.With(w.desired)
 	if w.resize.Pending == "" {
@@ -52,6 +54,9 @@ func (w *worker) allocate() time.Time {
 	}
 	return w.m.deps.Now().Add(resizeRetry)
 }
+
+// nudge makes the worker look again.
+func (w *worker) nudge() { w.post(func(*news) {}) }
 
 func (w *worker) resizeTo(wanted plan.Allocation) {
 	w.allocated = wanted

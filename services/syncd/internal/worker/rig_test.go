@@ -17,6 +17,7 @@ import (
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/cri/crifake"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/internal/testkit"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/chain"
 	"github.com/podplane/podplane/services/syncd/internal/decisions"
@@ -34,6 +35,8 @@ type world struct {
 	cri  *crifake.Runtime
 	dir  string
 	logs string
+	// cgroup is below which the pods' cgroups are.
+	cgroup string
 
 	mu       sync.Mutex
 	pods     map[string]*v1.Pod
@@ -50,7 +53,7 @@ type world struct {
 func newWorld(t *testing.T, options crifake.Options) *world {
 	options.Node = node
 	w := &world{
-		t: t, cri: crifake.New(options), dir: t.TempDir(), logs: t.TempDir(), pods: make(map[string]*v1.Pod),
+		t: t, cgroup: testkit.CgroupRoot(t), cri: crifake.New(options), dir: t.TempDir(), logs: t.TempDir(), pods: make(map[string]*v1.Pod),
 		statuses: make(map[string]*podplanev1.StatusRecord), history: make(map[string][]*podplanev1.StatusRecord), objects: make(map[string]any),
 	}
 	w.cri.AddImage("app:1")
@@ -168,7 +171,7 @@ func (w *world) start() *process {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	p := &process{cancel: cancel}
 	exec := runtime.New(runtime.Config{
-		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup"},
+		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup", Root: w.cgroup},
 	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
 	p.m = worker.New(worker.Config{Node: node, MaxDead: w.maxDead, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
 		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w,

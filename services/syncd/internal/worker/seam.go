@@ -203,8 +203,9 @@ type Deps struct {
 	Observer Observer
 	Starter  Starter
 	Resizer  Resizer
-	// Room says why the node has no room for the pod's requests, "" when it has; nil: there always is.
-	Room    func(p *v1.Pod) string
+	// Room says why the node has no room for the pod's requests (Deferred or Infeasible, and in words), "" when it has; held are the pods whose
+	// allocation is newer than what their statuses tell. nil: there always is room.
+	Room    func(p *v1.Pod, held map[string]*v1.Pod) (reason, message string)
 	Ender   Ender
 	Files   Files
 	Records Records
