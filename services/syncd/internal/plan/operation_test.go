@@ -109,7 +109,7 @@ func (m *model) resize(op *operation) {
 	for i := range m.world.Containers {
 		c := &m.world.Containers[i]
 		spec := pod.FindContainer(m.in.Pod, c.Name)
-		if c.State != pod.ContainerRunning || spec == nil || plan.ResizeRestarts(in.Pod, spec, c) {
+		if c.State != pod.ContainerRunning || spec == nil || plan.ResizeRestarts(m.in.Pod, spec, c) {
 			continue
 		}
 		r := op.given[c.Name]
