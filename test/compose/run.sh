@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of deploy/ with a Docker of their own: dockerd in a network namespace, with a data directory that goes afterwards.
-# Nothing of the host's Docker, bridges or firewall is touched but one masquerade rule and two forward rules, which go too.
+# Nothing of the host's Docker, bridges or firewall is touched but one masquerade rule and two forward rules, which go too. The host forwards
+# packets from then on.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=$root/.local/compose

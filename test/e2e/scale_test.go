@@ -317,7 +317,11 @@ func followWriters[T proto.Message](ctx context.Context, t *testing.T, c *bus.Co
 			Synced: func() { present = false; close(synced) },
 		})
 	}()
-	<-synced
+	select {
+	case <-synced:
+	case <-ctx.Done():
+		t.Fatalf("the records of %s are not shown: %v", spec.Name, ctx.Err())
+	}
 }
 
 // TestHolderStoppedPastItsLease stops a replica of each service longer than its lease, lets others take over, and lets it
