@@ -1,0 +1,9 @@
+package eventlog_test
+
+import (
+	"testing"
+
+	"github.com/podplane/podplane/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
