@@ -16,11 +16,12 @@ SERVICES := $(notdir $(wildcard services/*))
 
 # Everything but the race detector builds without cgo and with the same flags, so that build, lint and tools share one build cache.
 GO := CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go
-# go.work's modules by pattern; the module at test/ needs a runtime and the built programs.
+# go.work's modules by pattern; the module at test/ needs a runtime and the built programs. Virtual machines need the host for themselves.
 UNIT = $(shell go list work | grep -v '^github.com/podplane/podplane/test')
-E2E = ./test/...
+E2E = $(shell go list ./test/... | grep -v '/test/vm$$')
 UNIT_TIMEOUT ?= 15m
 E2E_TIMEOUT ?= 25m
+VM_TIMEOUT ?= 50m
 
 .PHONY: help
 help: ## List the targets
@@ -50,7 +51,7 @@ images: packages-images ## Build the pause, demo and test images into .local/ima
 	@$(ROOT)/tools/images.sh
 
 .PHONY: test
-test: test-unit test-e2e ## Run all tests: unit with the race detector, integration, end-to-end against a real containerd (root)
+test: test-unit test-e2e test-vm ## Run all tests: unit with the race detector, integration, end-to-end against a real containerd (root), virtual machines
 
 .PHONY: test-unit
 test-unit: test-host ## Run the tests of all modules but test/
@@ -59,6 +60,11 @@ test-unit: test-host ## Run the tests of all modules but test/
 .PHONY: test-e2e
 test-e2e: test-host ## Run the end-to-end tests
 	@go test -race -count 1 -timeout $(E2E_TIMEOUT) $(E2E)
+
+.PHONY: test-vm
+test-vm: test-host packages-vm ## Run tests in virtual machines with cgroup v2, one of them with systemd
+	@test/vm/image.sh
+	@go test -count 1 -timeout $(VM_TIMEOUT) ./test/vm
 
 .PHONY: test-compose
 test-compose: packages-test runtime images ## Run the tests of deploy/ with a real Docker and Compose of their own (root; the first run takes some minutes more)
@@ -114,3 +120,8 @@ packages-images:
 .PHONY: packages-test
 packages-test:
 	@$(DEBIAN) $(PACKAGES) "curl:the tutorial" "jq:the tutorial" "e2fsprogs:the power-cut test" "procps:process lists in tests" "prometheus:to check the alert rules and the dashboard"
+
+.PHONY: packages-vm
+packages-vm:
+	@$(DEBIAN) "qemu-system-x86:virtual machines for tests" "debootstrap:the disk of virtual machines" "e2fsprogs:the disks of virtual machines" \
+		"busybox-static:the start of virtual machines" "ca-certificates:the disk of virtual machines"

@@ -1,9 +1,11 @@
 package hostruntime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -86,6 +88,29 @@ func removeCgroups(tasks []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// StopSlices stops a slice of systemd and all in it, after which systemd forgets it and has removed its cgroups. On a host without systemd nothing
+// is done, nor for a slice that is not there.
+func StopSlices(ctx context.Context, slice string) error {
+	if info, err := os.Lstat(systemdRunning); err != nil || !info.IsDir() {
+		return nil
+	}
+	systemctl, err := findProgram("systemctl")
+	if err != nil {
+		return fmt.Errorf("stop slice %s: %w", slice, err)
+	}
+	out, err := exec.CommandContext(ctx, systemctl, "show", "--property", "ActiveState", "--value", slice).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("look for slice %s: %w: %s", slice, err, out)
+	}
+	if strings.TrimSpace(string(out)) == "inactive" {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, systemctl, "stop", slice).CombinedOutput(); err != nil {
+		return fmt.Errorf("stop slice %s: %w: %s", slice, err, out)
+	}
+	return nil
 }
 
 // RemoveCgroup removes a cgroup directory and those below it. They must have no processes. A cgroup stays busy for a moment after

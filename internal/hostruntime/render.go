@@ -65,6 +65,8 @@ disabled_plugins = [
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = {{not .Host.SysResource}}
   netns_mounts_under_state_dir = true
+  disable_hugetlb_controller = false
+  tolerate_missing_hugetlb_controller = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [{{q .CNIBinDir}}]
     conf_dir = {{q .CNIConfDir}}

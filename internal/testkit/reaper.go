@@ -82,6 +82,9 @@ func (e *estate) remove(ctx context.Context) error {
 	if !strings.HasPrefix(e.CgroupParent, "/") {
 		scopes = []string{"/sys/fs/cgroup/" + e.CgroupParent}
 		hierarchies = nil
+		if err := hostruntime.StopSlices(ctx, e.CgroupParent); err != nil {
+			return err
+		}
 	}
 	for _, dir := range append(hierarchies, scopes...) {
 		if err := hostruntime.RemoveCgroup(dir); err != nil {

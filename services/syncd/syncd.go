@@ -53,6 +53,8 @@ type Config struct {
 	ManifestURLCA     string        `json:"manifestURLCa" usage:"file of certificates to trust when the URL is asked; empty: the system's"`
 	ManifestURLRescan time.Duration `json:"manifestURLRescan" usage:"how often the URL is asked"`
 
+	Resources Resources `json:"resources"`
+
 	Resync              time.Duration `json:"resync" usage:"how often all pods are compared with the runtime"`
 	MaxRestartDelay     time.Duration `json:"maxRestartDelay" usage:"the longest crash-loop back-off"`
 	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
@@ -73,7 +75,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, MaxDeadContainers: -1, ResolvConf: "/etc/resolv.conf",
-		Images: DefaultImages(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
+		Images: DefaultImages(), Resources: DefaultResources(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
 		ManifestRescan: 20 * time.Second, ManifestURLRescan: 20 * time.Second,
 		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
 	}
@@ -162,10 +164,13 @@ type Runtime interface {
 }
 
 func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) error {
+	if err := cfg.Resources.prepare(deps.Log); err != nil {
+		return err
+	}
 	face := front.Config{
 		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, ManifestRescan: cfg.ManifestRescan, ManifestURL: cfg.manifestURL(),
 		MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
-		UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir),
+		Reserved: cfg.Resources.reserved(), UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir),
 	}
 	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Admit: face.Admit, Log: deps.Log})
 	if err != nil {
@@ -243,6 +248,7 @@ func (n *node) work(ctx context.Context) error {
 	g.Go(func() error { return feed.Run(ctx, n.deps.Bus, n.deps.Node, manager, n.deps.Log) })
 	g.Go(func() error { return collector.Run(ctx) })
 	g.Go(func() error { return puller.Run(ctx) })
+	g.Go(func() error { return n.cfg.Resources.enforce(ctx, executor.LimitAll, n.deps.Node, n.deps.Events) })
 	// The workers go on until the shards are given up.
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -284,7 +290,8 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 	executor := runtime.New(runtime.Config{
 		Node: n.deps.Node, Root: n.cfg.Root, PodLogDir: n.cfg.PodLogDir, LogLinkDir: n.cfg.LogLinkDir, HostIPs: n.addresses,
 		Cluster: hosts.Cluster{Domain: n.cfg.ClusterDomain, Servers: n.cfg.ClusterDNS}, ResolvConf: n.cfg.ResolvConf, HostsFile: "/etc/hosts",
-		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Handlers: settings.features, SeccompDefault: n.cfg.SeccompDefault, Allocatable: runtime.MachineResources(),
+		Cgroups: runtime.NewCgroups(n.cfg.CgroupRoot), Driver: settings.cgroupDriver, Handlers: settings.features, SeccompDefault: n.cfg.SeccompDefault, Capacity: runtime.MachineResources(),
+		Allocatable: n.cfg.Resources.allocatable(), Memory: n.cfg.Resources.memory(),
 		PidsLimit: n.cfg.PodPidsLimit, RuntimeHandler: runtimeclass.Dir(n.cfg.RuntimeClassDir).Handler,
 	}, n.client, puller, n.store, recorder)
 	metrics, err := worker.NewMetrics(n.deps.Registry)

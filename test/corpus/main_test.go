@@ -87,12 +87,12 @@ func startStack(t *testing.T) *stack {
 	s.Stack, err = harness.New(harness.Options{
 		CRIEndpoint: node.Endpoint, Node: name, Root: filepath.Join(node.Dir, name), CgroupRoot: s.cgroup,
 		// Back-offs are as in Kubernetes but for their cap, so that restarts need not be waited for.
-		Env: []string{
+		Env: slices.Concat(resourceEnv, []string{
 			"PODPLANE_EVICTD_EVICTION_HARD=memory.available<1Mi", // a disk that others fill is not what is tested
 			"PODPLANE_SYNCD_MAX_RESTART_DELAY=3s", "PODPLANE_SYNCD_CLUSTER_DOMAIN=cluster.local", "PODPLANE_SYNCD_CLUSTER_DNS=10.96.0.10",
 			"PODPLANE_SYNCD_ALLOWED_UNSAFE_SYSCTLS=net.core.*", "PODPLANE_SYNCD_POD_PIDS_LIMIT=200",
 			"PODPLANE_SYNCD_RUNTIME_CLASS_DIR=" + filepath.Join(node.Dir, name, "lib", "runtimeclasses"),
-		},
+		}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +102,9 @@ func startStack(t *testing.T) *stack {
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Error(err)
+		}
+		if left, err := leftCgroups(node.CgroupParent); err != nil || len(left) > 0 {
+			t.Errorf("pods' cgroups are left: %v, %v", left, err)
 		}
 	})
 	if err := errors.Join(s.prepare(), s.pushUsers(t.Context())); err != nil {

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // pages are run one after the other on one Podplane; each cleans up after itself.
-var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md", "docs/nodes.md", "docs/manifests.md"}
+var pages = []string{"docs/tutorial.md", "docs/why.md", "docs/rest.md", "docs/operations.md", "docs/security.md", "docs/images.md", "docs/nodes.md", "docs/manifests.md", "docs/resources.md"}
 
 func TestPages(t *testing.T) {
 	node := testkit.Containerd(t)

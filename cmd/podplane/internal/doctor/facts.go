@@ -26,6 +26,8 @@ type Host struct {
 	CgroupV2    bool
 	Controllers []string
 	CgroupsErr  string
+	// Systemd says that the host was started by systemd, which then manages its cgroups.
+	Systemd bool
 	// CgroupsReadOnly says that no cgroup can be made.
 	CgroupsReadOnly bool
 	// SharedRoot says that mounts below the root directory propagate.
@@ -75,7 +77,9 @@ type Runtime struct {
 	Err      string
 	// Name and Version are what it says of itself, API the version of CRI.
 	Name, Version, API string
-	Conditions         []Condition
+	// Driver is how it makes cgroups, "" when it does not say.
+	Driver     string
+	Conditions []Condition
 	// CNI are network configurations without their plugins, of a runtime that is not our own.
 	CNIConfigs []string
 	CNIMissing []string

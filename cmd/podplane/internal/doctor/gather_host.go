@@ -28,7 +28,7 @@ func gatherHost(c up.Config) Host {
 	if host, err := hostruntime.DetectHost(); err != nil {
 		h.CgroupsErr = err.Error()
 	} else {
-		h.CgroupV2, h.SharedRoot, h.Iptables = host.CgroupV2, host.SharedMounts, host.Iptables
+		h.CgroupV2, h.Systemd, h.SharedRoot, h.Iptables = host.CgroupV2, host.Systemd, host.SharedMounts, host.Iptables
 	}
 	gatherCgroups(&h)
 	h.Forwarding = number("/proc/sys/net/ipv4/ip_forward") == 1

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podplane/podplane/cmd/podplane/internal/up"
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/kubepods"
 )
 
 // thing is something of a pod on the host, by its path or name.
@@ -103,8 +104,8 @@ func findCgroups(root string, things map[string]thing) {
 		}
 	}
 	for _, h := range hierarchies {
-		for _, kubepods := range []string{"kubepods", "kubepods.slice"} {
-			top := filepath.Join(h, root, kubepods)
+		for _, tree := range []kubepods.Tree{{Root: root}, {Root: root, Systemd: true}} {
+			top := filepath.Join(h, tree.Dir(tree.All()))
 			_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 				if err != nil || !d.IsDir() {
 					return nil // it went while we looked, or is not there

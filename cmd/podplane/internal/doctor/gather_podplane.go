@@ -65,6 +65,10 @@ func askRuntime(ctx context.Context, r *Runtime) error {
 		return err
 	}
 	r.Name, r.Version, r.API = v.RuntimeName, v.RuntimeVersion, v.RuntimeAPIVersion
+	// One that is too old to tell is no finding.
+	if c, err := client.RuntimeConfig(ctx); err == nil {
+		r.Driver = string(c.CgroupDriver)
+	}
 	s, err := client.Status(ctx)
 	if err != nil {
 		return err

@@ -5,7 +5,28 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/podplane/podplane/internal/cri"
 )
+
+// judgeDriver: a host has one manager of cgroups.
+func judgeDriver(f Facts) []Finding {
+	switch d := cri.CgroupDriver(f.Runtime.Driver); {
+	case d == "":
+		return nil
+	case d == cri.CgroupDriverCgroupfs && f.Host.Systemd && f.Host.CgroupV2:
+		return []Finding{{
+			"driver", Warning, "the runtime makes cgroups itself on a host of systemd", "there are two managers of one tree: what systemd does to its part can take limits from pods",
+			"SystemdCgroup = true in the options of runc in containerd's configuration, or cgroup_manager = \"systemd\" in CRI-O's; Podplane follows what the runtime says",
+		}}
+	case d == cri.CgroupDriverSystemd && !f.Host.Systemd:
+		return []Finding{{
+			"driver", Problem, "the runtime asks systemd for cgroups, and there is none here", "no sandbox can be started", "SystemdCgroup = false in the options of runc in containerd's configuration",
+		}}
+	default:
+		return []Finding{ok("driver", "the runtime's cgroups are made by %s", d)}
+	}
+}
 
 func judgeRuntime(f Facts) []Finding {
 	r := f.Runtime
@@ -30,6 +51,7 @@ func judgeRuntime(f Facts) []Finding {
 			"runtime", Problem, fmt.Sprintf("%s %s speaks CRI %s", r.Name, r.Version, r.API), "Podplane speaks CRI v1", "containerd 1.7 or CRI-O 1.26, or newer, have it",
 		}
 	}
+	list = append(list, judgeDriver(f)...)
 	for _, c := range r.Conditions {
 		switch {
 		case c.True:

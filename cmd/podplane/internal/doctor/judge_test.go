@@ -97,6 +97,8 @@ func TestJudge(t *testing.T) {
 		"not yet":            {func(f *doctor.Facts) { f.Ready, f.Ports[0].Free = false, true }, "port", doctor.Warning, "nobody listens yet", "moment"},
 		"no address":         {func(f *doctor.Facts) { f.Ports[0].Err = "cannot assign requested address" }, "port", doctor.Problem, "cannot assign", "another address"},
 		"no programs":        {func(f *doctor.Facts) { f.Runtime.Missing = []string{"/x/runc"} }, "runtime", doctor.Problem, "/x/runc", "make runtime"},
+		"two managers":       {func(f *doctor.Facts) { f.Host.Systemd, f.Runtime.Driver = true, "cgroupfs" }, "driver", doctor.Warning, "itself", "SystemdCgroup = true"},
+		"no systemd":         {func(f *doctor.Facts) { f.Host.Systemd, f.Runtime.Driver = false, "systemd" }, "driver", doctor.Problem, "none here", "SystemdCgroup = false"},
 		"own runtime away":   {func(f *doctor.Facts) { f.Runtime.Err = "connection refused" }, "runtime", doctor.Problem, "refused", "containerd.log"},
 		"runtime away":       {func(f *doctor.Facts) { f.Runtime.Err, f.Runtime.Own = "refused", false }, "runtime", doctor.Problem, "refused", "disabled_plugins"},
 		"old CRI":            {func(f *doctor.Facts) { f.Runtime.API = "v1alpha2" }, "runtime", doctor.Problem, "v1alpha2", "containerd 1.7"},

@@ -6,6 +6,7 @@ package cgroup
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,7 +24,9 @@ type Limits struct {
 	CPUQuota  int64
 	CPUPeriod uint64
 	Memory    int64
-	Pids      int64
+	// MemoryMin and MemoryLow are what the kernel leaves to it when memory is short: at all costs, and as far as it can. Only of v2; nil: as it is.
+	MemoryMin, MemoryLow *int64
+	Pids                 int64
 	// Hugepages are bytes by page size, as the kernel names it (2MB).
 	Hugepages map[string]uint64
 }
@@ -80,10 +83,41 @@ func resources(l Limits) *cgroups.Resources {
 	if l.Pids > 0 {
 		r.PidsLimit = &l.Pids
 	}
+	r.Unified = unified(l)
 	for size, limit := range l.Hugepages {
 		r.HugetlbLimit = append(r.HugetlbLimit, &cgroups.HugepageLimit{Pagesize: size, Limit: limit})
 	}
 	return r
+}
+
+// unified are the settings that only v2 has.
+func unified(l Limits) map[string]string {
+	if !cgroups.IsCgroup2UnifiedMode() {
+		return nil
+	}
+	var files map[string]string
+	for file, value := range map[string]*int64{FileMemoryMin: l.MemoryMin, FileMemoryLow: l.MemoryLow} {
+		if value == nil {
+			continue
+		}
+		if files == nil {
+			files = make(map[string]string, 2)
+		}
+		files[file] = strconv.FormatInt(*value, 10)
+	}
+	return files
+}
+
+// Remove removes a slice and those below it from systemd, with their cgroups. Nothing may run in them.
+func Remove(slice string) error {
+	m, err := open(slice, true)
+	if err != nil {
+		return fmt.Errorf("open slice %s: %w", slice, err)
+	}
+	if err := m.Destroy(); err != nil {
+		return fmt.Errorf("remove slice %s: %w", slice, err)
+	}
+	return nil
 }
 
 // Weight is the weight of cgroup v2 that Kubernetes uses for shares of v1: 2 to 262144 become 1 to 10000.
@@ -105,8 +139,17 @@ func Shares(weight uint64) uint64 {
 	return minShares + (weight-1)*(maxShares-minShares)/9999
 }
 
-// SumShares adds up the CPU shares (v1) or weights (v2) of the cgroups directly in a directory, so that a class of pods weighs as much as its pods.
-func SumShares(dir, file string) (uint64, error) {
+// Files of the kernel's that are added up.
+const (
+	FileShares    = "cpu.shares"
+	FileWeight    = "cpu.weight"
+	FileMemoryMin = "memory.min"
+	FileMemoryLow = "memory.low"
+)
+
+// Sum adds up the numbers in a file of the cgroups directly in a directory, so that a class of pods has as much as its pods. What has no limit counts
+// as the greatest number.
+func Sum(dir, file string) (uint64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err
@@ -123,7 +166,11 @@ func SumShares(dir, file string) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+		text := strings.TrimSpace(string(data))
+		if text == "max" {
+			return math.MaxInt64, nil
+		}
+		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("read %s of %s: %w", file, e.Name(), err)
 		}

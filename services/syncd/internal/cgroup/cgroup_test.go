@@ -49,14 +49,14 @@ func TestSumShares(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(dir, "cpu.shares"), "5000\n") // the class's own
-	if sum, err := cgroup.SumShares(dir, "cpu.shares"); err != nil || sum != 1126 {
+	if sum, err := cgroup.Sum(dir, "cpu.shares"); err != nil || sum != 1126 {
 		t.Errorf("sum %d, %v; want 1126", sum, err)
 	}
-	if _, err := cgroup.SumShares(filepath.Join(dir, "none"), "cpu.shares"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := cgroup.Sum(filepath.Join(dir, "none"), "cpu.shares"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of a directory that is not there: %v", err)
 	}
 	write(t, filepath.Join(dir, "pod1", "cpu.shares"), "many")
-	if _, err := cgroup.SumShares(dir, "cpu.shares"); err == nil || !strings.Contains(err.Error(), "pod1") {
+	if _, err := cgroup.Sum(dir, "cpu.shares"); err == nil || !strings.Contains(err.Error(), "pod1") {
 		t.Errorf("what is no number: %v", err)
 	}
 }

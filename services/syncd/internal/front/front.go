@@ -34,6 +34,8 @@ type Config struct {
 	ManifestRescan time.Duration
 	ManifestURL    manifest.Remote
 	MaxPods        int
+	// Reserved is what of the machine is not for pods.
+	Reserved v1.ResourceList
 	// StaticPods says whether this replica is the one that reads the manifests; nil: it is.
 	StaticPods func() bool
 	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones.
@@ -63,7 +65,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 		return err
 	}
 	view := node.New(node.Options{
-		Node: deps.Node, Version: deps.Version, Root: cfg.Root, MaxPods: cfg.MaxPods, Addresses: cfg.Addresses, Runtime: runtime,
+		Node: deps.Node, Version: deps.Version, Root: cfg.Root, MaxPods: cfg.MaxPods, Reserved: cfg.Reserved, Addresses: cfg.Addresses, Runtime: runtime,
 		BusErr: deps.Bus.Err, Log: deps.Log,
 	})
 	api.Register(deps.GRPC, api.Backends{

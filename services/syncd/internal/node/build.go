@@ -54,13 +54,28 @@ func (v *View) describe() *v1.Node {
 			Name: v.opts.Node, UID: types.UID(v.opts.Node), CreationTimestamp: metav1.NewTime(f.booted), Labels: Labels(v.opts.Node),
 		},
 		Status: v1.NodeStatus{
-			Capacity: capacity, Allocatable: capacity.DeepCopy(), Addresses: addresses,
+			Capacity: capacity, Allocatable: Less(capacity, v.opts.Reserved), Addresses: addresses,
 			NodeInfo: v1.NodeSystemInfo{
 				MachineID: f.machineID, SystemUUID: f.systemUUID, BootID: f.bootID, KernelVersion: f.kernel, OSImage: f.osImage,
 				ContainerRuntimeVersion: v.runtime, KubeletVersion: "podplane " + v.opts.Version, OperatingSystem: "linux", Architecture: goarch,
 			},
 		},
 	}
+}
+
+// Less is what is left of resources.
+func Less(capacity, reserved v1.ResourceList) v1.ResourceList {
+	left := capacity.DeepCopy()
+	for name, q := range left {
+		if r, ok := reserved[name]; ok {
+			q.Sub(r)
+			if q.Sign() < 0 {
+				q.Set(0)
+			}
+			left[name] = q
+		}
+	}
+	return left
 }
 
 // Conditions are what evictd and pleg say about this node now.

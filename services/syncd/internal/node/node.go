@@ -81,6 +81,8 @@ type Options struct {
 	// Root is the directory whose file system gives ephemeral-storage.
 	Root    string
 	MaxPods int
+	// Reserved is what of the machine is not for pods.
+	Reserved v1.ResourceList
 	// Addresses are the node's IPs, the primary one first; none takes the machine's.
 	Addresses []string
 	// Runtime may be nil.

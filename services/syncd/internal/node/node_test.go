@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/cri"
@@ -284,4 +285,20 @@ func TestAnotherNode(t *testing.T) {
 			t.Error("a node that was forgotten is shown")
 		}
 	})
+}
+
+func TestAllocatable(t *testing.T) {
+	capacity := v1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("110")}
+	left := node.Less(capacity, v1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("2Gi"), "pid": resource.MustParse("100")})
+	for name, want := range map[v1.ResourceName]string{"cpu": "1500m", "memory": "0", "pods": "110"} {
+		if q := left[name]; q.Cmp(resource.MustParse(want)) != 0 {
+			t.Errorf("%s of %s is left, want %s", q.String(), name, want)
+		}
+	}
+	if _, ok := left["pid"]; ok || len(left) != 3 {
+		t.Errorf("left: %v, want only what was there", left)
+	}
+	if q := capacity["cpu"]; q.String() != "2" {
+		t.Errorf("the capacity became %s", q.String())
+	}
 }

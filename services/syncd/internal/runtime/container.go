@@ -26,6 +26,10 @@ func (e *Executor) containerConfig(ctx context.Context, r worker.StartRequest, c
 	if err := supported(r.Pod, c); err != nil {
 		return nil, err
 	}
+	cgroups, err := e.cgroups(ctx)
+	if err != nil {
+		return nil, err
+	}
 	env, err := e.environment(r, c)
 	if err != nil {
 		return nil, err
@@ -68,7 +72,7 @@ func (e *Executor) containerConfig(ctx context.Context, r worker.StartRequest, c
 		Mounts: mounts, Labels: labels, Annotations: annotations,
 		LogPath: filepath.Join(c.Name, strconv.FormatUint(uint64(r.Attempt), 10)+".log"),
 		Stdin:   c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
-		Resources: e.resources(r.Pod, c), Security: security,
+		Resources: e.resources(r.Pod, c, cgroups), Security: security,
 	}
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
 		config.StopSignal = string(*l.StopSignal)

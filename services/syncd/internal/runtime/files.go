@@ -150,7 +150,7 @@ func (e *Executor) remove(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	err = cgroups.remove(uid)
+	err = e.removePod(cgroups, uid)
 	if errors.Is(err, unix.EBUSY) {
 		err = e.removeBusy(ctx, uid, cgroups, err)
 	}

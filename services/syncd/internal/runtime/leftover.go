@@ -121,7 +121,7 @@ func (e *Executor) removeBusy(ctx context.Context, uid string, cgroups Cgroups, 
 		}
 	}
 	settles(ctx, func(context.Context) bool {
-		busy = cgroups.remove(uid)
+		busy = e.removePod(cgroups, uid)
 		return !errors.Is(busy, unix.EBUSY)
 	})
 	return busy

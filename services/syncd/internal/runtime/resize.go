@@ -21,6 +21,10 @@ func (e *Executor) Resize(ctx context.Context, p *v1.Pod, running []pod.Containe
 		to   *pod.LinuxResources
 		more bool
 	}
+	g, err := e.cgroups(ctx)
+	if err != nil {
+		return err
+	}
 	var changes []change
 	roomy := e.podLimits(p)
 	for i := range running {
@@ -29,17 +33,16 @@ func (e *Executor) Resize(ctx context.Context, p *v1.Pod, running []pod.Containe
 		if spec == nil || c.Resources == nil {
 			continue
 		}
-		was := c.Resources
+		was, to := c.Resources, e.resources(p, spec, g)
 		if roomy.Memory > 0 {
-			roomy.Memory = grown(roomy.Memory, was.MemoryLimitBytes, e.resources(p, spec).MemoryLimitBytes)
+			roomy.Memory = grown(roomy.Memory, was.MemoryLimitBytes, to.MemoryLimitBytes)
 		}
 		if roomy.CPUQuota > 0 {
-			roomy.CPUQuota = grown(roomy.CPUQuota, was.CPUQuota, e.resources(p, spec).CPUQuota)
+			roomy.CPUQuota = grown(roomy.CPUQuota, was.CPUQuota, to.CPUQuota)
 		}
 		if cpu, memory := plan.Resized(p, spec, c); (!cpu && !memory) || plan.ResizeRestarts(p, spec, c) {
 			continue
 		}
-		to := e.resources(p, spec)
 		changes = append(changes, change{id: c.ID, to: to, more: to.MemoryLimitBytes > was.MemoryLimitBytes || to.CPUShares > was.CPUShares})
 	}
 	if err := e.limitPod(ctx, p, roomy); err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 	helpers "k8s.io/component-helpers/resource"
 
 	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/kubepods"
 	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/services/syncd/internal/cgroup"
 	"github.com/podplane/podplane/services/syncd/internal/plan"
@@ -30,25 +32,33 @@ const (
 )
 
 // resources turns requests and limits into cgroup settings.
-func (e *Executor) resources(p *v1.Pod, c *v1.Container) *pod.LinuxResources {
+func (e *Executor) resources(p *v1.Pod, c *v1.Container, g Cgroups) *pod.LinuxResources {
 	effective := plan.Effective(p, c)
 	settings := plan.Resources(&effective)
 	r := &settings
-	r.OOMScoreAdj = oomScoreAdj(p, c, e.memory())
-	if r.MemoryLimitBytes > 0 && e.cfg.Cgroups.Unified {
+	r.OOMScoreAdj = oomScoreAdj(p, c, bytesOf(e.capacity(), v1.ResourceMemory))
+	if r.MemoryLimitBytes > 0 && g.Unified {
 		r.MemorySwapLimit = r.MemoryLimitBytes // no swap
 	}
-	for _, size := range e.cfg.Cgroups.HugePageSizes {
+	for _, size := range g.HugePageSizes {
 		r.HugepageLimits = append(r.HugepageLimits, pod.HugepageLimit{PageSize: size, Limit: hugepages(c.Resources.Limits, size)})
 	}
-	if e.cfg.Cgroups.Unified {
-		r.Unified = map[string]string{"memory.oom.group": "1"}
+	if g.Unified {
+		r.Unified = e.unified(p, &effective, g)
 	}
 	return r
 }
 
-func (e *Executor) memory() int64 {
-	q := e.cfg.Allocatable[v1.ResourceMemory]
+// capacity is what the machine has.
+func (e *Executor) capacity() v1.ResourceList {
+	if e.cfg.Capacity == nil {
+		return e.cfg.Allocatable
+	}
+	return e.cfg.Capacity
+}
+
+func bytesOf(list v1.ResourceList, name v1.ResourceName) int64 {
+	q := list[name]
 	return q.Value()
 }
 
@@ -94,7 +104,7 @@ func burstableScore(c *v1.Container, unclaimed, capacity int64) int64 {
 
 // Cgroups says where pods are in the cgroup tree.
 type Cgroups struct {
-	// Driver is the runtime's; Root is where kubepods is: a path with cgroupfs, a slice name with systemd. Empty: the top.
+	// Driver is the runtime's; Root is where kubepods is (see kubepods.Tree).
 	Driver cri.CgroupDriver
 	Root   string
 	// Unified: cgroup v2 without v1 controllers.
@@ -119,94 +129,46 @@ func (e *Executor) cgroups(ctx context.Context) (Cgroups, error) {
 	return g, nil
 }
 
-const kubepods = "kubepods"
-
-// Parent returns the cgroup of the pod, by quality-of-service class, as the runtime's driver names it.
-func (g Cgroups) Parent(p *v1.Pod) string {
-	class := ""
-	switch status.QOSClass(p) {
-	case v1.PodQOSBurstable:
-		class = "burstable"
-	case v1.PodQOSBestEffort:
-		class = "besteffort"
-	}
-	return g.join(class, "pod"+string(p.UID))
+// tree names the cgroups as the driver does.
+func (g Cgroups) tree() kubepods.Tree {
+	return kubepods.Tree{Systemd: g.Driver == cri.CgroupDriverSystemd, Root: g.Root}
 }
 
-func (g Cgroups) join(class, name string) string {
-	if g.Driver != cri.CgroupDriverSystemd {
-		return filepath.Join("/", g.Root, kubepods, class, name)
+// classes are the places of pods' cgroups, by quality-of-service class.
+var classes = []string{"", kubepods.Burstable, kubepods.BestEffort}
+
+// Parent returns the cgroup of the pod, by quality-of-service class, as the runtime's driver names it.
+func (g Cgroups) Parent(p *v1.Pod) string { return g.tree().Pod(className(p), string(p.UID)) }
+
+// exists says whether a cgroup that the driver names so is there.
+func (g Cgroups) exists(name string) error {
+	top := g.Mount
+	if !g.Unified {
+		top = filepath.Join(g.Mount, "cpu")
 	}
-	parts := []string{kubepods}
-	if root := strings.TrimSuffix(g.Root, ".slice"); root != "" {
-		parts = []string{root, kubepods}
-	}
-	if class != "" {
-		parts = append(parts, class)
-	}
-	return strings.Join(append(parts, strings.ReplaceAll(name, "-", "_")), "-") + ".slice"
+	_, err := os.Stat(filepath.Join(top, g.tree().Dir(name)))
+	return err
 }
 
 // paths returns the pod's possible cgroup directories below each mounted hierarchy. The class is not known for a pod that is only known by its UID.
 func (g Cgroups) paths(uid string) []string {
-	var relative []string
-	for _, class := range []string{"", "burstable", "besteffort"} {
-		r := g.join(class, "pod"+uid)
-		if g.Driver == cri.CgroupDriverSystemd {
-			r = slicePath(r)
-		}
-		relative = append(relative, r)
-	}
-	hierarchies := []string{g.Mount}
-	if entries, err := os.ReadDir(g.Mount); err == nil && !g.Unified {
-		for _, entry := range entries {
-			hierarchies = append(hierarchies, filepath.Join(g.Mount, entry.Name()))
-		}
-	}
 	var all []string
-	for _, h := range hierarchies {
-		for _, r := range relative {
-			all = append(all, filepath.Join(h, r))
-		}
+	for _, class := range classes {
+		all = append(all, g.dirs(class, uid)...)
 	}
 	return all
 }
 
-// remove removes a pod's cgroups. One in which something runs is an error that is EBUSY.
-func (g Cgroups) remove(uid string) (err error) {
-	for _, dir := range g.paths(uid) {
-		err = errors.Join(err, removeCgroup(dir))
-	}
-	return err
-}
-
-// removeCgroup removes a cgroup and those below it. The files in it are the kernel's.
-func removeCgroup(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
-				return err
-			}
+// dirs returns the directories of a pod of a class below each mounted hierarchy.
+func (g Cgroups) dirs(class, uid string) []string {
+	name := g.tree().Dir(g.tree().Pod(class, uid))
+	all := []string{filepath.Join(g.Mount, name)}
+	if entries, err := os.ReadDir(g.Mount); err == nil && !g.Unified {
+		for _, entry := range entries {
+			all = append(all, filepath.Join(g.Mount, entry.Name(), name))
 		}
 	}
-	return removeFile(dir)
-}
-
-// slicePath is the directory of a slice: a-b-c.slice is in a.slice/a-b.slice.
-func slicePath(slice string) string {
-	parts := strings.Split(strings.TrimSuffix(slice, ".slice"), "-")
-	var path string
-	for i := range parts {
-		path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
-	}
-	return path
+	return all
 }
 
 // cgroupMount is where Linux systems have the cgroup file systems.
@@ -218,12 +180,45 @@ func NewCgroups(root string) Cgroups {
 	return Cgroups{Root: root, Unified: err == nil, Mount: cgroupMount, HugePageSizes: cgroup.HugePageSizes()}
 }
 
-// MachineResources returns the machine's CPUs and memory.
+// MachineResources returns the machine's CPUs, memory, huge pages and processes.
 func MachineResources() v1.ResourceList {
 	list := v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI)}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
 		list[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
 	}
+	sizes, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
+	for _, dir := range sizes {
+		kilobytes, serr := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(dir), "hugepages-"), "kB"), 10, 64)
+		pages, perr := readInt(filepath.Join(dir, "nr_hugepages"))
+		if errors.Join(err, serr, perr) != nil {
+			continue
+		}
+		name := v1.ResourceHugePagesPrefix + resource.NewQuantity(kilobytes<<10, resource.BinarySI).String()
+		list[v1.ResourceName(name)] = *resource.NewQuantity(pages*kilobytes<<10, resource.BinarySI)
+	}
+	if pids, err := readInt("/proc/sys/kernel/pid_max"); err == nil {
+		if threads, err := readInt("/proc/sys/kernel/threads-max"); err == nil {
+			pids = min(pids, threads)
+		}
+		list[ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
+	}
 	return list
+}
+
+// MachineSwap is how many bytes of swap the machine has.
+func MachineSwap() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return int64(info.Totalswap) * int64(info.Unit)
+}
+
+func readInt(file string) (int64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
+	"github.com/podplane/podplane/services/syncd/internal/cgroup"
 	"github.com/podplane/podplane/services/syncd/internal/hosts"
 	"github.com/podplane/podplane/services/syncd/internal/images"
 	"github.com/podplane/podplane/services/syncd/internal/keylock"
@@ -55,8 +56,10 @@ type Config struct {
 	RuntimeHandler func(*v1.Pod) (string, error)
 	// Driver says which cgroup driver the runtime uses; nil: that of Cgroups.
 	Driver func(context.Context) (cri.CgroupDriver, error)
-	// Allocatable is what resourceFieldRef gives where a container has no limit; its memory is also the base of oom_score_adj.
-	Allocatable v1.ResourceList
+	// Capacity is what the machine has, Allocatable what of it is for pods. Without a Capacity they are the same.
+	Capacity, Allocatable v1.ResourceList
+	// Memory is how memory is shared with cgroup v2.
+	Memory Memory
 }
 
 // Objects looks up ConfigMaps and Secrets.
@@ -89,9 +92,11 @@ type Executor struct {
 	// mounting has the sandboxes in which images are being mounted.
 	mounting keylock.Locks
 
-	// classes guards the cgroups of the quality-of-service classes, and weights what was last set there.
+	// classes guards the cgroups of many pods: those of the quality-of-service classes and the one of all. set is what was last set there, all the
+	// limits of the one of all.
 	classes sync.Mutex
-	weights map[string]uint64
+	set     map[string]settings
+	all     cgroup.Limits
 }
 
 var (
@@ -103,7 +108,7 @@ var (
 
 // New makes an Executor.
 func New(cfg Config, runtime CRI, puller *images.Puller, objects Objects, events worker.Recorder) *Executor {
-	return &Executor{cfg: cfg, cri: runtime, images: puller, objects: objects, events: events, client: hookClient(), now: time.Now, weights: make(map[string]uint64)}
+	return &Executor{cfg: cfg, cri: runtime, images: puller, objects: objects, events: events, client: hookClient(), now: time.Now, set: make(map[string]settings)}
 }
 
 // CreateSandbox runs the pod's sandbox and returns its status.
