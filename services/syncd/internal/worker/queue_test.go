@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,26 @@ func TestQueueOrder(t *testing.T) {
 	q.forget("giant")
 	if len(q.held)+len(q.waiting) != 0 {
 		t.Errorf("left: %v %v", q.held, q.waiting)
+	}
+}
+
+type noEvents struct{}
+
+func (noEvents) PodEvent(*v1.Pod, string, string, string, string) {}
+
+// TestWithdrawnResize: what a pod does not ask for any more is neither given to it nor kept from others.
+func TestWithdrawnResize(t *testing.T) {
+	m := New(Config{}, Deps{Room: node(10).room, Events: noEvents{}}, slog.New(slog.DiscardHandler))
+	m.resizes.gave(asks("full", 8, 0, false))
+	w := newWorker(m, "p", PodChange{UID: "p", Pod: asks("p", 2, 0, false)})
+	w.desire(asks("p", 5, 0, false))
+	if w.resize.Pending != plan.ResizeDeferred || len(m.resizes.waiting) != 1 {
+		t.Fatalf("it is %q, %d wait", w.resize.Pending, len(m.resizes.waiting))
+	}
+	w.desire(asks("p", 2, 0, false))
+	m.resizes.forget("full")
+	if w.resize.Pending != "" || len(m.resizes.waiting) != 0 || m.resizes.held["p"].Spec.Containers[0].Resources.Requests.Cpu().Value() != 2 {
+		t.Errorf("it is %q, waiting %v, held %v", w.resize.Pending, m.resizes.waiting, m.resizes.held)
 	}
 }
 

@@ -31,6 +31,9 @@ func (w *worker) allocate() time.Time {
 	wanted := plan.Allocate(w.desired)
 	switch {
 	case w.allocated.Equal(wanted):
+		if w.resize.Pending != "" { // it asks no more, and keeps no room for what it asked for
+			w.m.resizes.gave(w.desired)
+		}
 		w.resize.Pending, w.resize.Message = "", ""
 	case w.phase != plan.Syncing:
 	case w.allocated.Increases(wanted):
