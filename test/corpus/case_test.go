@@ -228,6 +228,9 @@ func (r *run) changeOnce(ctx context.Context, c *change) error {
 // want waits until everything that the document says is true.
 func (r *run) want(ctx context.Context, w *want) error {
 	if w.Code != 0 {
+		if !r.pending {
+			return fmt.Errorf("the case wants the answer %d where none is due: the Want has to follow its request", w.Code)
+		}
 		r.good = w.Code
 	}
 	if err := r.settled(); err != nil {

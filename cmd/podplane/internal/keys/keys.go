@@ -76,22 +76,19 @@ func rotate(ctx context.Context, cfg up.Config, out io.Writer) error {
 	if running && info.NATSURL == "" {
 		return fault.New(fault.Unavailable, "podplane is being started or stopped: try again")
 	}
+	if !running {
+		return rotateAtRest(cfg, out)
+	}
 	ctx, cancel := context.WithTimeout(ctx, rotateTimeout)
 	defer cancel()
 	admin := embedded.SeedFile(cfg.KeysDir(), embedded.AdminKey)
-	var before []string
-	if running {
-		if before, err = registered(ctx, cfg, info.NATSURL, admin); err != nil {
-			return err
-		}
+	before, err := registered(ctx, cfg, info.NATSURL, admin)
+	if err != nil {
+		return err
 	}
 	began := time.Now()
 	if err := embedded.RotateSeeds(cfg.KeysDir()); err != nil {
 		return err
-	}
-	if !running {
-		fmt.Fprintln(out, "made new keys; the next podplane up uses them")
-		return nil
 	}
 	if err := tellBus(cfg.RunDir); err != nil {
 		return err
@@ -101,6 +98,20 @@ func rotate(ctx context.Context, cfg up.Config, out io.Writer) error {
 	}
 	_, err = fmt.Fprintf(out, "made new keys; %d services use them since %s\n", len(before), time.Since(began).Round(10*time.Millisecond))
 	return err
+}
+
+// rotateAtRest is for when nothing runs, and nothing may be started meanwhile.
+func rotateAtRest(cfg up.Config, out io.Writer) error {
+	release, err := up.Exclusive(cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := embedded.RotateSeeds(cfg.KeysDir()); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "made new keys; the next podplane up uses them")
+	return nil
 }
 
 // tellBus has the bus read the keys again.

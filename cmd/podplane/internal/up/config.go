@@ -197,7 +197,7 @@ func freePort(addr string) (string, error) {
 		return "", err
 	}
 	if port != "0" {
-		return addr, patientlyListen(addr)
+		return addr, patiently(func() error { return canListen(addr) })
 	}
 	for range 100 {
 		addr = net.JoinHostPort(host, strconv.Itoa(firstPort+rand.IntN(ports)))
@@ -211,10 +211,10 @@ func freePort(addr string) (string, error) {
 // patience is how long the processes of a Podplane that was killed may take to let go of their ports.
 const patience = 2 * time.Second
 
-func patientlyListen(addr string) error {
+func patiently(listen func() error) error {
 	limit := time.After(patience)
 	for {
-		err := canListen(addr)
+		err := listen()
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return err
 		}

@@ -49,7 +49,7 @@ func validatePodSecurity(s *v1.PodSpec, p *field.Path) field.ErrorList {
 // validateUserNamespace checks what a user namespace excludes and what needs one.
 func validateUserNamespace(s *v1.PodSpec, p *field.Path) field.ErrorList {
 	var list field.ErrorList
-	own := s.HostUsers != nil && !*s.HostUsers
+	own := ownUsers(s)
 	for _, host := range []struct {
 		set  bool
 		name string
@@ -63,13 +63,21 @@ func validateUserNamespace(s *v1.PodSpec, p *field.Path) field.ErrorList {
 		list []v1.Container
 	}{{"initContainers", s.InitContainers}, {"containers", s.Containers}} {
 		for i := range containers.list {
-			if sc := containers.list[i].SecurityContext; !own && sc != nil && sc.ProcMount != nil && *sc.ProcMount == v1.UnmaskedProcMount {
-				at := p.Child(containers.name).Index(i).Child("securityContext", "procMount")
-				list = append(list, field.Invalid(at, *sc.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
-			}
+			list = append(list, validateProcMount(&containers.list[i], own, p.Child(containers.name).Index(i))...)
 		}
 	}
 	return list
+}
+
+// ownUsers says whether the pod has user IDs of its own.
+func ownUsers(s *v1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers }
+
+func validateProcMount(c *v1.Container, ownUsers bool, p *field.Path) field.ErrorList {
+	sc := c.SecurityContext
+	if ownUsers || sc == nil || sc.ProcMount == nil || *sc.ProcMount != v1.UnmaskedProcMount {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p.Child("securityContext", "procMount"), *sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")}
 }
 
 func validateSysctls(sysctls []v1.Sysctl, s *v1.PodSpec, p *field.Path) field.ErrorList {

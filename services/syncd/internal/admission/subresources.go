@@ -92,6 +92,7 @@ func validateEphemeral(s *v1.PodSpec, p *field.Path) field.ErrorList {
 			}
 		}
 		list = append(list, validateContainer(&c, volumes, at)...)
+		list = append(list, validateProcMount(&c, ownUsers(s), at)...)
 	}
 	return list
 }

@@ -190,24 +190,25 @@ func (g Cgroups) sumShares(class string) (uint64, error) {
 func (e *Executor) removePod(g Cgroups, uid string) error {
 	e.classes.Lock()
 	defer e.classes.Unlock()
-	var errs []error
+	var failed error
 	for _, class := range classes {
+		var err error
 		there := false
 		for _, dir := range g.dirs(class, uid) {
-			_, err := os.Stat(dir)
-			there = there || err == nil
-			errs = append(errs, removeCgroup(dir))
+			_, missing := os.Stat(dir)
+			there = there || missing == nil
+			err = errors.Join(err, removeCgroup(dir))
 		}
-		err := errors.Join(errs...)
-		// systemd keeps a slice without a cgroup, and would make that again.
 		if err == nil && g.tree().Systemd {
-			errs = append(errs, cgroup.Remove(g.tree().Pod(class, uid)))
+			// systemd keeps a slice without a cgroup, and would make that again.
+			err = cgroup.Remove(g.tree().Pod(class, uid))
 		}
 		if err == nil && there {
-			errs = append(errs, e.share(g, class))
+			err = e.share(g, class)
 		}
+		failed = errors.Join(failed, err)
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
 func ignoreMissing(err error) error {

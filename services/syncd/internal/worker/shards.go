@@ -8,6 +8,8 @@ import (
 const (
 	// drainTimeout is how long actions that are under way may go on when their pod goes to another replica; then they are cancelled.
 	drainTimeout = 1500 * time.Millisecond
+	// loseTimeout bounds the wait for actions that were cancelled.
+	loseTimeout = 5 * time.Second
 	// heldAgain is when a pod whose shard was not held is looked at again.
 	heldAgain = time.Second
 )
@@ -45,7 +47,8 @@ func (m *Manager) Compare() {
 }
 
 // Lose ends the workers of the pods of shards. What runs goes on running. Nothing new is begun; actions under way may end
-// until drainTimeout or the end of ctx, then they are cancelled. It returns when all have ended.
+// until drainTimeout or the end of ctx, then they are cancelled. It returns when all have ended, or after loseTimeout: a call that the runtime does
+// not give up is left to its own deadline, and what it comes to is found by whoever looks at the pod next.
 func (m *Manager) Lose(ctx context.Context, shards []int) {
 	var leaving []*worker
 	m.mu.Lock()
@@ -74,7 +77,14 @@ func (m *Manager) Lose(ctx context.Context, shards []int) {
 		}
 		w.cancel()
 	}
+	limit := time.NewTimer(loseTimeout)
+	defer limit.Stop()
 	for _, w := range leaving {
-		<-w.done // calls end with their context
+		select {
+		case <-w.done: // calls end with their context
+		case <-limit.C:
+			m.log.Warn("an action on a pod that goes to another replica does not end; left behind")
+			return
+		}
 	}
 }

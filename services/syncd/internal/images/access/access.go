@@ -199,21 +199,21 @@ func (g *Guard) settle(images []cri.Image) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var failed error
 	for _, a := range left {
+		var err error
 		for i := range images {
 			for _, repository := range a.repositories(&images[i]) {
-				errs = append(errs, g.update(repository, images[i].ID, Credentials{}))
+				err = errors.Join(err, g.update(repository, images[i].ID, Credentials{}))
 			}
 		}
-		if errors.Join(errs...) == nil {
-			errs = append(errs, removeFile(a.file.Name()))
+		if err == nil {
+			err = removeFile(a.file.Name())
 		}
-		errs = append(errs, a.file.Close())
+		failed = errors.Join(failed, err, a.file.Close())
 	}
-	err = errors.Join(errs...)
-	g.settled = err == nil
-	return err
+	g.settled = failed == nil
+	return failed
 }
 
 // prune removes the records of images that the runtime does not have. What was written after the list was asked for stays.
