@@ -23,8 +23,10 @@ func TestSurplus(t *testing.T) {
 
 func TestDeadOf(t *testing.T) {
 	p := &pod.RuntimePod{Containers: []pod.Container{
-		{ID: "x2", Name: "x", State: pod.ContainerRunning}, {ID: "x1", Name: "x", State: pod.ContainerExited},
-		{ID: "y1", Name: "y", State: pod.ContainerExited}, {ID: "y0", Name: "y", State: pod.ContainerExited},
+		{ID: "x2", Name: "x", State: pod.ContainerRunning},
+		{ID: "x1", Name: "x", State: pod.ContainerExited},
+		{ID: "y1", Name: "y", State: pod.ContainerExited},
+		{ID: "y0", Name: "y", State: pod.ContainerExited},
 	}}
 	for goesOn, want := range map[bool]string{true: "x1 y1! y0", false: "x1 y1 y0"} {
 		var got []string
