@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -24,10 +25,12 @@ const (
 )
 
 // Services share one host with the pods they serve: collect garbage early, and harder before the heap grows beyond what a service should
-// ever need. GOGC and GOMEMLIMIT override both.
+// ever need. GOGC and GOMEMLIMIT override both. Work on at most half of the cores, and not on many: a service mostly waits, and each more
+// thread that may run costs wake-ups and looking for work (docs/decisions/0022). GOMAXPROCS overrides it.
 const (
 	gcPercent   = 50
 	memoryLimit = 128 << 20
+	maxThreads  = 4
 )
 
 // Service is one service: its name, its configuration and what it does.
@@ -72,7 +75,7 @@ func Command[C any, P interface {
 			if check {
 				return nil
 			}
-			tuneMemory()
+			tune()
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return Run[C, P](ctx, s, cfg, Options{})
@@ -111,7 +114,10 @@ type usageError struct{ error }
 // Unwrap gives the cause.
 func (e usageError) Unwrap() error { return e.error }
 
-func tuneMemory() {
+func tune() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(threads(runtime.GOMAXPROCS(0)))
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -119,3 +125,6 @@ func tuneMemory() {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 }
+
+// threads is how many threads of a service may run at once where so many cores may be used (the host's, or the container's limit).
+func threads(cores int) int { return min(max(cores/2, 1), maxThreads) }
