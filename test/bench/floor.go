@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -146,5 +148,22 @@ func removeCgroup(path string) {
 	dirs, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", path))
 	for _, d := range append(dirs, filepath.Join("/sys/fs/cgroup", path)) {
 		_ = os.Remove(d)
+	}
+}
+
+// removeCgroups removes a cgroup without processes, and those below it, from every hierarchy.
+func removeCgroups(path string) {
+	roots, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", path))
+	for _, root := range append(roots, filepath.Join("/sys/fs/cgroup", path)) {
+		var dirs []string
+		_ = filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, dir)
+			}
+			return nil // what is gone already needs no removal
+		})
+		for _, dir := range slices.Backward(dirs) {
+			_ = os.Remove(dir)
+		}
 	}
 }

@@ -16,28 +16,20 @@ func (b *bench) growth(ctx context.Context) error {
 		if err := b.subject.fill(ctx, there); err != nil {
 			return err
 		}
-		one := newPairs()
+		one, gone := newPairs(), newPairs()
 		for range b.o.rounds {
-			took, pods, err := b.floor.start(ctx, 1, 1)
-			_, rerr := b.floor.remove(context.WithoutCancel(ctx), pods, 1)
-			if err == nil {
-				err = rerr
-			}
-			if err != nil {
+			if err := b.floorRound(ctx, 1, parallelism{1, 1}, one, gone); err != nil {
 				return fmt.Errorf("floor: %w", err)
 			}
-			one.floor = append(one.floor, milliseconds(took))
-			if took, _, err = b.subject.start(ctx, 1); err != nil {
-				return err
-			}
-			one.podplane = append(one.podplane, milliseconds(took))
-			if _, err := b.subject.remove(ctx); err != nil {
+			if err := b.podplaneRound(ctx, 1, one, gone); err != nil {
 				return err
 			}
 		}
-		r := one.result(there+1, 1)
-		fmt.Fprintf(os.Stderr, "pod %d: floor %.0f ms, podplane %.0f ms\n", r.Pods, r.Floor.P50, r.Podplane.P50)
-		b.report.Growth = append(b.report.Growth, r)
+		start, deletion := one.result(there+1, 1), gone.result(there+1, 1)
+		fmt.Fprintf(os.Stderr, "pod %d: start: floor %.0f ms, podplane %.0f ms; deletion: floor %.0f ms, podplane %.0f ms\n",
+			start.Pods, start.Floor.P50, start.Podplane.P50, deletion.Floor.P50, deletion.Podplane.P50)
+		b.report.Growth = append(b.report.Growth, start)
+		b.report.GrowthRemovals = append(b.report.GrowthRemovals, deletion)
 	}
 	return nil
 }

@@ -95,9 +95,13 @@ func run(ctx context.Context, o options) (err error) {
 		if perr := hostruntime.Purge(cctx, rc); perr != nil && err == nil {
 			err = perr
 		}
+		removeCgroups(cgroupRoot())
 	}()
 	return measure(ctx, o, dir, rt)
 }
+
+// cgroupRoot is the cgroup of all pods of this run.
+func cgroupRoot() string { return fmt.Sprintf("/podplane-bench-%d", os.Getpid()) }
 
 func measure(ctx context.Context, o options, dir string, rt *hostruntime.Runtime) (err error) {
 	endpoint := rt.Endpoint()
@@ -111,9 +115,8 @@ func measure(ctx context.Context, o options, dir string, rt *hostruntime.Runtime
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	cgroup := fmt.Sprintf("/podplane-bench-%d", os.Getpid())
 	stack, err := harness.New(harness.Options{
-		CRIEndpoint: endpoint, Node: "bench", Root: filepath.Join(dir, "podplane"), CgroupRoot: cgroup,
+		CRIEndpoint: endpoint, Node: "bench", Root: filepath.Join(dir, "podplane"), CgroupRoot: cgroupRoot(),
 	})
 	if err != nil {
 		return err
@@ -128,10 +131,6 @@ func measure(ctx context.Context, o options, dir string, rt *hostruntime.Runtime
 		if cerr := stack.Close(cctx); cerr != nil && err == nil {
 			err = cerr
 		}
-		for _, qos := range []string{"kubepods/besteffort", "kubepods/burstable", "kubepods"} {
-			removeCgroup(filepath.Join(cgroup, qos))
-		}
-		removeCgroup(cgroup)
 	}()
 	b := &bench{
 		o: o, report: newReport(version(ctx, stack)), runtimePID: rt.PID(),

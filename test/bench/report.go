@@ -23,8 +23,9 @@ type Report struct {
 	Starts []Start `json:"starts"`
 	// Removals: deletions of so many pods at once, beside the calls that stop and remove them.
 	Removals []Start `json:"removals"`
-	// Growth: the start of one pod more, the one of that number; the CPU time is not accounted.
-	Growth []Start `json:"growth"`
+	// Growth: the start of one pod more, the one of that number; GrowthRemovals: its deletion.
+	Growth         []Start `json:"growth"`
+	GrowthRemovals []Start `json:"growthRemovals"`
 	// ExitToRuntimeEvent: from the container's exit until the runtime's own event stream told of it, ms.
 	ExitToRuntimeEvent Summary `json:"exitToRuntimeEventMs"`
 	// RuntimeEventToFollower: from then until a follower of the journal over REST had it, ms.
@@ -98,11 +99,15 @@ func (r *Report) print(w io.Writer) error {
 	printPairs(tw, "start of", "%d pods", r.Starts)
 	printPairs(tw, "deletion of", "%d pods", r.Removals)
 	printPairs(tw, "start of one more", "pod number %d", r.Growth)
+	printPairs(tw, "its deletion", "pod number %d", r.GrowthRemovals)
 	for _, s := range r.Starts {
 		printCPU(tw, "start", s)
 	}
 	for _, s := range r.Removals {
 		printCPU(tw, "deletion", s)
+	}
+	for _, s := range r.Growth {
+		printCPU(tw, "start with others there", s)
 	}
 	fmt.Fprintln(tw)
 	r.printTimes(tw)

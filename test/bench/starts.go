@@ -14,7 +14,7 @@ var podCounts = []int{1, 10, 30, fullPods}
 const fullPods = 110
 
 // parallelisms are tried for the floor; the one that finishes first counts.
-var parallelisms = []int{1, 2, 4, 8, 16}
+var parallelisms = []int{1, 2, 4, 8, 16, 32}
 
 // fewest of parallelisms that is tried with more than so many pods: fewer at a time were never faster.
 const (
