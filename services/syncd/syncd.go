@@ -319,10 +319,11 @@ func (n *node) room(p *v1.Pod, held map[string]*v1.Pod) (reason, message string)
 			active[i] = newer
 		}
 	}
-	if why := admission.Room(p, nil, runtime.MachineResources()); why != "" {
+	allocatable := n.cfg.Resources.allocatable()
+	if why := admission.Room(p, nil, allocatable); why != "" {
 		return plan.ResizeInfeasible, why
 	}
-	if why := admission.Room(p, active, runtime.MachineResources()); why != "" {
+	if why := admission.Room(p, active, allocatable); why != "" {
 		return plan.ResizeDeferred, why
 	}
 	return "", ""
