@@ -60,8 +60,8 @@ type Config struct {
 	ContainerLogMaxSize int64         `json:"containerLogMaxSize" usage:"bytes at which a container's log is rotated"`
 	ContainerLogFiles   int           `json:"containerLogFiles" usage:"files that are kept of a container's log"`
 
-	MaxDeadContainers int `json:"maxDeadContainers" usage:"dead containers that all pods together keep, the oldest go first; -1: any number"`
-
+	MaxDeadContainers    int      `json:"maxDeadContainers" usage:"dead containers that all pods together keep, the oldest go first; -1: any number"`
+	AdmitByRequests      bool     `json:"admitByRequests" usage:"refuse pods whose requests do not fit beside those of the others"`
 	PodPidsLimit         int64    `json:"podPidsLimit" usage:"processes that each pod may have; -1: no limit"`
 	SeccompDefault       bool     `json:"seccompDefault" usage:"containers that do not name a seccomp profile get the runtime's default instead of none"`
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls" usage:"kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything"`
@@ -74,7 +74,7 @@ type Config struct {
 // DefaultConfig gives the configuration where nothing is set.
 func DefaultConfig() Config {
 	return Config{
-		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, PodPidsLimit: -1, MaxDeadContainers: -1, ResolvConf: "/etc/resolv.conf",
+		Config: daemon.DefaultConfig(), PodLogDir: "/var/log/pods", MaxPods: 110, AdmitByRequests: true, PodPidsLimit: -1, MaxDeadContainers: -1, ResolvConf: "/etc/resolv.conf",
 		Images: DefaultImages(), Resources: DefaultResources(), Resync: time.Minute, MaxRestartDelay: 5 * time.Minute, ContainerLogMaxSize: 10 << 20, ContainerLogFiles: 5,
 		ManifestRescan: 20 * time.Second, ManifestURLRescan: 20 * time.Second,
 		DecisionsMaxAge: 24 * time.Hour, DecisionsMaxBytes: 64 << 20,
@@ -170,7 +170,14 @@ func run(ctx context.Context, cfg Config, deps daemon.Deps, client Runtime) erro
 	face := front.Config{
 		Node: deps.Node, Root: cfg.Root, PodLogDir: cfg.PodLogDir, ManifestDir: cfg.ManifestDir, ManifestRescan: cfg.ManifestRescan, ManifestURL: cfg.manifestURL(),
 		MaxPods: cfg.MaxPods, Addresses: hosts.NodeAddresses(),
-		Reserved: cfg.Resources.reserved(), UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir),
+		Reserved: cfg.Resources.reserved(), UnsafeSysctls: cfg.AllowedUnsafeSysctls, RuntimeClasses: runtimeclass.Dir(cfg.RuntimeClassDir), StrictGroups: strictGroups(client),
+	}
+	if cfg.AdmitByRequests {
+		face.Allocatable = allocatable(cfg)
+	}
+	var err error
+	if face.Rejected, err = countRejections(deps.Registry); err != nil {
+		return err
 	}
 	feeds, err := store.Open(ctx, deps.Bus, store.Options{Node: deps.Node, Admit: face.Admit, Log: deps.Log})
 	if err != nil {
@@ -274,7 +281,7 @@ func (l leftovers) Forget(ctx context.Context, uid, logDir string) error {
 func (n *node) podChange(c store.PodChange) worker.PodChange {
 	status, published := n.store.Status(c.UID)
 	return worker.PodChange{
-		UID: c.UID, Pod: c.Pod, Trace: c.Record.GetTrace().GetTraceparent(), Deleted: c.Deleted, Status: status,
+		UID: c.UID, Preempted: preempted(c), After: c.Record.GetAfter(), Pod: c.Pod, Trace: c.Record.GetTrace().GetTraceparent(), Deleted: c.Deleted, Status: status,
 		Fresh: !published && c.Record.GetStoredAt().AsTime().After(n.shards.heldSince(c.UID)),
 	}
 }
@@ -306,7 +313,7 @@ func (n *node) manager() (*worker.Manager, *runtime.Executor, *images.Puller, er
 		Node: n.deps.Node, MaxDead: maxDead, HostIPs: n.addresses, StartSlots: n.cfg.StartSlots, Resync: n.cfg.Resync, MaxRestartDelay: n.cfg.MaxRestartDelay,
 		ShardOf: shard.Of, Holds: n.keeper.Holds,
 	}, worker.Deps{
-		Observer: n.client, Starter: executor, Resizer: executor, Room: n.room, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,
+		Observer: n.client, Starter: executor, Resizer: executor, Room: n.room, Ended: n.store.Ended, Ender: executor, Files: executor, Records: n.store, Sink: n.sink, Settings: settings, Events: recorder, Decisions: n.decisions, Metrics: metrics,
 		Tracer: telemetry.Tracer("syncd"),
 	}, n.deps.Log), executor, puller, nil
 }

@@ -91,6 +91,7 @@ func startStack(t *testing.T) *stack {
 			"PODPLANE_EVICTD_EVICTION_HARD=memory.available<1Mi", // a disk that others fill is not what is tested
 			"PODPLANE_SYNCD_MAX_RESTART_DELAY=3s", "PODPLANE_SYNCD_CLUSTER_DOMAIN=cluster.local", "PODPLANE_SYNCD_CLUSTER_DNS=10.96.0.10",
 			"PODPLANE_SYNCD_ALLOWED_UNSAFE_SYSCTLS=net.core.*", "PODPLANE_SYNCD_POD_PIDS_LIMIT=200",
+			"PODPLANE_SYNCD_ADMIT_BY_REQUESTS=false", // all cases share a host that may be small
 			"PODPLANE_SYNCD_RUNTIME_CLASS_DIR=" + filepath.Join(node.Dir, name, "lib", "runtimeclasses"),
 		}),
 	})

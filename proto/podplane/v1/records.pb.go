@@ -441,9 +441,14 @@ type PodRecord struct {
 	Origin string `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
 	// v1.Pod as Kubernetes JSON: defaulted metadata and spec, without status.
 	// metadata.deletionTimestamp and deletionGracePeriodSeconds say that it is to go.
-	Pod           []byte                 `protobuf:"bytes,8,opt,name=pod,proto3" json:"pod,omitempty"`
-	Trace         *TraceContext          `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
-	StoredAt      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
+	Pod      []byte                 `protobuf:"bytes,8,opt,name=pod,proto3" json:"pod,omitempty"`
+	Trace    *TraceContext          `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
+	StoredAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
+	// Set when the pod has to make room for a critical one. It stays.
+	Preemption *Preemption `protobuf:"bytes,11,opt,name=preemption,proto3" json:"preemption,omitempty"`
+	// UIDs of pods that have to end before this one may start: it was given what
+	// they hold.
+	After         []string `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -548,6 +553,89 @@ func (x *PodRecord) GetStoredAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *PodRecord) GetPreemption() *Preemption {
+	if x != nil {
+		return x.Preemption
+	}
+	return nil
+}
+
+func (x *PodRecord) GetAfter() []string {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+// Preemption says for which pod another one makes room, and since when.
+type Preemption struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preemption) Reset() {
+	*x = Preemption{}
+	mi := &file_podplane_v1_records_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preemption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preemption) ProtoMessage() {}
+
+func (x *Preemption) ProtoReflect() protoreflect.Message {
+	mi := &file_podplane_v1_records_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preemption.ProtoReflect.Descriptor instead.
+func (*Preemption) Descriptor() ([]byte, []int) {
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Preemption) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Preemption) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Preemption) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Preemption) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ObjectRecord is a ConfigMap or a Secret of a node without a control plane.
 // Bucket "objects", key "<namespace>.<kind>.<name>" with kind "configmap" or
 // "secret", written by syncd.
@@ -567,7 +655,7 @@ type ObjectRecord struct {
 
 func (x *ObjectRecord) Reset() {
 	*x = ObjectRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[2]
+	mi := &file_podplane_v1_records_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +667,7 @@ func (x *ObjectRecord) String() string {
 func (*ObjectRecord) ProtoMessage() {}
 
 func (x *ObjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[2]
+	mi := &file_podplane_v1_records_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +680,7 @@ func (x *ObjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRecord.ProtoReflect.Descriptor instead.
 func (*ObjectRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ObjectRecord) GetSchema() uint32 {
@@ -659,7 +747,7 @@ type NodeRecord struct {
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	mi := &file_podplane_v1_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +759,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[3]
+	mi := &file_podplane_v1_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +772,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeRecord) GetSchema() uint32 {
@@ -730,7 +818,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_podplane_v1_records_proto_msgTypes[4]
+	mi := &file_podplane_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +830,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[4]
+	mi := &file_podplane_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +843,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Waiting) GetStep() string {
@@ -809,7 +897,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[5]
+	mi := &file_podplane_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +909,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[5]
+	mi := &file_podplane_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +922,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StatusRecord) GetSchema() uint32 {
@@ -943,7 +1031,7 @@ type VolumeState struct {
 
 func (x *VolumeState) Reset() {
 	*x = VolumeState{}
-	mi := &file_podplane_v1_records_proto_msgTypes[6]
+	mi := &file_podplane_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1043,7 @@ func (x *VolumeState) String() string {
 func (*VolumeState) ProtoMessage() {}
 
 func (x *VolumeState) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[6]
+	mi := &file_podplane_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1056,7 @@ func (x *VolumeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeState.ProtoReflect.Descriptor instead.
 func (*VolumeState) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *VolumeState) GetName() string {
@@ -1047,7 +1135,7 @@ type VolumesRecord struct {
 
 func (x *VolumesRecord) Reset() {
 	*x = VolumesRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[7]
+	mi := &file_podplane_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1147,7 @@ func (x *VolumesRecord) String() string {
 func (*VolumesRecord) ProtoMessage() {}
 
 func (x *VolumesRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[7]
+	mi := &file_podplane_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1160,7 @@ func (x *VolumesRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumesRecord.ProtoReflect.Descriptor instead.
 func (*VolumesRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VolumesRecord) GetSchema() uint32 {
@@ -1164,7 +1252,7 @@ type ProbeRecord struct {
 
 func (x *ProbeRecord) Reset() {
 	*x = ProbeRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[8]
+	mi := &file_podplane_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1264,7 @@ func (x *ProbeRecord) String() string {
 func (*ProbeRecord) ProtoMessage() {}
 
 func (x *ProbeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[8]
+	mi := &file_podplane_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1277,7 @@ func (x *ProbeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRecord.ProtoReflect.Descriptor instead.
 func (*ProbeRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProbeRecord) GetSchema() uint32 {
@@ -1306,7 +1394,7 @@ type ConditionRecord struct {
 
 func (x *ConditionRecord) Reset() {
 	*x = ConditionRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[9]
+	mi := &file_podplane_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1406,7 @@ func (x *ConditionRecord) String() string {
 func (*ConditionRecord) ProtoMessage() {}
 
 func (x *ConditionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[9]
+	mi := &file_podplane_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1419,7 @@ func (x *ConditionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionRecord.ProtoReflect.Descriptor instead.
 func (*ConditionRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConditionRecord) GetSchema() uint32 {
@@ -1424,7 +1512,7 @@ type EvictionRecord struct {
 
 func (x *EvictionRecord) Reset() {
 	*x = EvictionRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[10]
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1524,7 @@ func (x *EvictionRecord) String() string {
 func (*EvictionRecord) ProtoMessage() {}
 
 func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[10]
+	mi := &file_podplane_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1537,7 @@ func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictionRecord.ProtoReflect.Descriptor instead.
 func (*EvictionRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EvictionRecord) GetSchema() uint32 {
@@ -1570,7 +1658,7 @@ type ServiceRecord struct {
 
 func (x *ServiceRecord) Reset() {
 	*x = ServiceRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1670,7 @@ func (x *ServiceRecord) String() string {
 func (*ServiceRecord) ProtoMessage() {}
 
 func (x *ServiceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[11]
+	mi := &file_podplane_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1683,7 @@ func (x *ServiceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceRecord.ProtoReflect.Descriptor instead.
 func (*ServiceRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ServiceRecord) GetSchema() uint32 {
@@ -1715,7 +1803,7 @@ type LeaseRecord struct {
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1815,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[12]
+	mi := &file_podplane_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1828,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LeaseRecord) GetSchema() uint32 {
@@ -1857,7 +1945,7 @@ type LifecycleEvent struct {
 
 func (x *LifecycleEvent) Reset() {
 	*x = LifecycleEvent{}
-	mi := &file_podplane_v1_records_proto_msgTypes[13]
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1957,7 @@ func (x *LifecycleEvent) String() string {
 func (*LifecycleEvent) ProtoMessage() {}
 
 func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[13]
+	mi := &file_podplane_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1970,7 @@ func (x *LifecycleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleEvent.ProtoReflect.Descriptor instead.
 func (*LifecycleEvent) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LifecycleEvent) GetNode() string {
@@ -2033,7 +2121,7 @@ type ContainerSnapshot struct {
 
 func (x *ContainerSnapshot) Reset() {
 	*x = ContainerSnapshot{}
-	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2133,7 @@ func (x *ContainerSnapshot) String() string {
 func (*ContainerSnapshot) ProtoMessage() {}
 
 func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[14]
+	mi := &file_podplane_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2146,7 @@ func (x *ContainerSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSnapshot.ProtoReflect.Descriptor instead.
 func (*ContainerSnapshot) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ContainerSnapshot) GetName() string {
@@ -2113,7 +2201,7 @@ type DecisionsRecord struct {
 
 func (x *DecisionsRecord) Reset() {
 	*x = DecisionsRecord{}
-	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2213,7 @@ func (x *DecisionsRecord) String() string {
 func (*DecisionsRecord) ProtoMessage() {}
 
 func (x *DecisionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[15]
+	mi := &file_podplane_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2226,7 @@ func (x *DecisionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionsRecord.ProtoReflect.Descriptor instead.
 func (*DecisionsRecord) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DecisionsRecord) GetSchema() uint32 {
@@ -2213,7 +2301,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	mi := &file_podplane_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2313,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[16]
+	mi := &file_podplane_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2326,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Decision) GetDecidedAt() *timestamppb.Timestamp {
@@ -2317,7 +2405,7 @@ type DecisionCause struct {
 
 func (x *DecisionCause) Reset() {
 	*x = DecisionCause{}
-	mi := &file_podplane_v1_records_proto_msgTypes[17]
+	mi := &file_podplane_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2417,7 @@ func (x *DecisionCause) String() string {
 func (*DecisionCause) ProtoMessage() {}
 
 func (x *DecisionCause) ProtoReflect() protoreflect.Message {
-	mi := &file_podplane_v1_records_proto_msgTypes[17]
+	mi := &file_podplane_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2430,7 @@ func (x *DecisionCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionCause.ProtoReflect.Descriptor instead.
 func (*DecisionCause) Descriptor() ([]byte, []int) {
-	return file_podplane_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_podplane_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DecisionCause) GetKind() string {
@@ -2403,7 +2491,7 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\xbc\x02\n" +
+	"tracestate\"\x8b\x03\n" +
 	"\tPodRecord\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
@@ -2415,7 +2503,17 @@ const file_podplane_v1_records_proto_rawDesc = "" +
 	"\x03pod\x18\b \x01(\fR\x03pod\x12/\n" +
 	"\x05trace\x18\t \x01(\v2\x19.podplane.v1.TraceContextR\x05trace\x127\n" +
 	"\tstored_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xcf\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\x127\n" +
+	"\n" +
+	"preemption\x18\v \x01(\v2\x17.podplane.v1.PreemptionR\n" +
+	"preemption\x12\x14\n" +
+	"\x05after\x18\f \x03(\tR\x05after\"|\n" +
+	"\n" +
+	"Preemption\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xcf\x01\n" +
 	"\fObjectRecord\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
@@ -2671,7 +2769,7 @@ func file_podplane_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_podplane_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_podplane_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_podplane_v1_records_proto_goTypes = []any{
 	(Source)(0),                   // 0: podplane.v1.Source
 	(WorkerPhase)(0),              // 1: podplane.v1.WorkerPhase
@@ -2681,77 +2779,80 @@ var file_podplane_v1_records_proto_goTypes = []any{
 	(LifecycleType)(0),            // 5: podplane.v1.LifecycleType
 	(*TraceContext)(nil),          // 6: podplane.v1.TraceContext
 	(*PodRecord)(nil),             // 7: podplane.v1.PodRecord
-	(*ObjectRecord)(nil),          // 8: podplane.v1.ObjectRecord
-	(*NodeRecord)(nil),            // 9: podplane.v1.NodeRecord
-	(*Waiting)(nil),               // 10: podplane.v1.Waiting
-	(*StatusRecord)(nil),          // 11: podplane.v1.StatusRecord
-	(*VolumeState)(nil),           // 12: podplane.v1.VolumeState
-	(*VolumesRecord)(nil),         // 13: podplane.v1.VolumesRecord
-	(*ProbeRecord)(nil),           // 14: podplane.v1.ProbeRecord
-	(*ConditionRecord)(nil),       // 15: podplane.v1.ConditionRecord
-	(*EvictionRecord)(nil),        // 16: podplane.v1.EvictionRecord
-	(*ServiceRecord)(nil),         // 17: podplane.v1.ServiceRecord
-	(*LeaseRecord)(nil),           // 18: podplane.v1.LeaseRecord
-	(*LifecycleEvent)(nil),        // 19: podplane.v1.LifecycleEvent
-	(*ContainerSnapshot)(nil),     // 20: podplane.v1.ContainerSnapshot
-	(*DecisionsRecord)(nil),       // 21: podplane.v1.DecisionsRecord
-	(*Decision)(nil),              // 22: podplane.v1.Decision
-	(*DecisionCause)(nil),         // 23: podplane.v1.DecisionCause
-	nil,                           // 24: podplane.v1.VolumeState.AttributesEntry
-	nil,                           // 25: podplane.v1.ConditionRecord.ObservationEntry
-	nil,                           // 26: podplane.v1.EvictionRecord.UsageEntry
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*Preemption)(nil),            // 8: podplane.v1.Preemption
+	(*ObjectRecord)(nil),          // 9: podplane.v1.ObjectRecord
+	(*NodeRecord)(nil),            // 10: podplane.v1.NodeRecord
+	(*Waiting)(nil),               // 11: podplane.v1.Waiting
+	(*StatusRecord)(nil),          // 12: podplane.v1.StatusRecord
+	(*VolumeState)(nil),           // 13: podplane.v1.VolumeState
+	(*VolumesRecord)(nil),         // 14: podplane.v1.VolumesRecord
+	(*ProbeRecord)(nil),           // 15: podplane.v1.ProbeRecord
+	(*ConditionRecord)(nil),       // 16: podplane.v1.ConditionRecord
+	(*EvictionRecord)(nil),        // 17: podplane.v1.EvictionRecord
+	(*ServiceRecord)(nil),         // 18: podplane.v1.ServiceRecord
+	(*LeaseRecord)(nil),           // 19: podplane.v1.LeaseRecord
+	(*LifecycleEvent)(nil),        // 20: podplane.v1.LifecycleEvent
+	(*ContainerSnapshot)(nil),     // 21: podplane.v1.ContainerSnapshot
+	(*DecisionsRecord)(nil),       // 22: podplane.v1.DecisionsRecord
+	(*Decision)(nil),              // 23: podplane.v1.Decision
+	(*DecisionCause)(nil),         // 24: podplane.v1.DecisionCause
+	nil,                           // 25: podplane.v1.VolumeState.AttributesEntry
+	nil,                           // 26: podplane.v1.ConditionRecord.ObservationEntry
+	nil,                           // 27: podplane.v1.EvictionRecord.UsageEntry
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
 }
 var file_podplane_v1_records_proto_depIdxs = []int32{
 	0,  // 0: podplane.v1.PodRecord.source:type_name -> podplane.v1.Source
 	6,  // 1: podplane.v1.PodRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
-	27, // 3: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
-	27, // 4: podplane.v1.NodeRecord.stored_at:type_name -> google.protobuf.Timestamp
-	27, // 5: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	1,  // 6: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
-	10, // 7: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
-	6,  // 8: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 9: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 10: podplane.v1.StatusRecord.stop_deadline:type_name -> google.protobuf.Timestamp
-	2,  // 11: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
-	27, // 12: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
-	24, // 13: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
-	2,  // 14: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
-	12, // 15: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
-	6,  // 16: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 17: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 18: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
-	4,  // 19: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
-	27, // 20: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 21: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 22: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
-	27, // 23: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
-	25, // 24: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
-	26, // 25: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
-	27, // 26: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
-	6,  // 27: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 28: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
-	27, // 29: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
-	27, // 30: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
-	5,  // 31: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
-	27, // 32: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 33: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
-	6,  // 34: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
-	20, // 35: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
-	22, // 36: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
-	6,  // 37: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
-	27, // 38: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	28, // 39: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
-	23, // 40: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
-	27, // 41: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
-	6,  // 42: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	28, // 2: podplane.v1.PodRecord.stored_at:type_name -> google.protobuf.Timestamp
+	8,  // 3: podplane.v1.PodRecord.preemption:type_name -> podplane.v1.Preemption
+	28, // 4: podplane.v1.Preemption.at:type_name -> google.protobuf.Timestamp
+	28, // 5: podplane.v1.ObjectRecord.stored_at:type_name -> google.protobuf.Timestamp
+	28, // 6: podplane.v1.NodeRecord.stored_at:type_name -> google.protobuf.Timestamp
+	28, // 7: podplane.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	1,  // 8: podplane.v1.StatusRecord.phase:type_name -> podplane.v1.WorkerPhase
+	11, // 9: podplane.v1.StatusRecord.waiting:type_name -> podplane.v1.Waiting
+	6,  // 10: podplane.v1.StatusRecord.trace:type_name -> podplane.v1.TraceContext
+	28, // 11: podplane.v1.StatusRecord.updated_at:type_name -> google.protobuf.Timestamp
+	28, // 12: podplane.v1.StatusRecord.stop_deadline:type_name -> google.protobuf.Timestamp
+	2,  // 13: podplane.v1.VolumeState.phase:type_name -> podplane.v1.VolumePhase
+	28, // 14: podplane.v1.VolumeState.since:type_name -> google.protobuf.Timestamp
+	25, // 15: podplane.v1.VolumeState.attributes:type_name -> podplane.v1.VolumeState.AttributesEntry
+	2,  // 16: podplane.v1.VolumesRecord.phase:type_name -> podplane.v1.VolumePhase
+	13, // 17: podplane.v1.VolumesRecord.volumes:type_name -> podplane.v1.VolumeState
+	6,  // 18: podplane.v1.VolumesRecord.trace:type_name -> podplane.v1.TraceContext
+	28, // 19: podplane.v1.VolumesRecord.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 20: podplane.v1.ProbeRecord.kind:type_name -> podplane.v1.ProbeKind
+	4,  // 21: podplane.v1.ProbeRecord.result:type_name -> podplane.v1.ProbeResult
+	28, // 22: podplane.v1.ProbeRecord.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 23: podplane.v1.ProbeRecord.trace:type_name -> podplane.v1.TraceContext
+	28, // 24: podplane.v1.ConditionRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	28, // 25: podplane.v1.ConditionRecord.transition:type_name -> google.protobuf.Timestamp
+	26, // 26: podplane.v1.ConditionRecord.observation:type_name -> podplane.v1.ConditionRecord.ObservationEntry
+	27, // 27: podplane.v1.EvictionRecord.usage:type_name -> podplane.v1.EvictionRecord.UsageEntry
+	28, // 28: podplane.v1.EvictionRecord.ordered_at:type_name -> google.protobuf.Timestamp
+	6,  // 29: podplane.v1.EvictionRecord.trace:type_name -> podplane.v1.TraceContext
+	28, // 30: podplane.v1.ServiceRecord.started_at:type_name -> google.protobuf.Timestamp
+	28, // 31: podplane.v1.ServiceRecord.last_seen:type_name -> google.protobuf.Timestamp
+	28, // 32: podplane.v1.LeaseRecord.renewed_at:type_name -> google.protobuf.Timestamp
+	5,  // 33: podplane.v1.LifecycleEvent.type:type_name -> podplane.v1.LifecycleType
+	28, // 34: podplane.v1.LifecycleEvent.occurred_at:type_name -> google.protobuf.Timestamp
+	28, // 35: podplane.v1.LifecycleEvent.observed_at:type_name -> google.protobuf.Timestamp
+	6,  // 36: podplane.v1.LifecycleEvent.trace:type_name -> podplane.v1.TraceContext
+	21, // 37: podplane.v1.LifecycleEvent.containers:type_name -> podplane.v1.ContainerSnapshot
+	23, // 38: podplane.v1.DecisionsRecord.decisions:type_name -> podplane.v1.Decision
+	6,  // 39: podplane.v1.DecisionsRecord.trace:type_name -> podplane.v1.TraceContext
+	28, // 40: podplane.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	29, // 41: podplane.v1.Decision.period:type_name -> google.protobuf.Duration
+	24, // 42: podplane.v1.Decision.cause:type_name -> podplane.v1.DecisionCause
+	28, // 43: podplane.v1.DecisionCause.occurred_at:type_name -> google.protobuf.Timestamp
+	6,  // 44: podplane.v1.DecisionCause.trace:type_name -> podplane.v1.TraceContext
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_podplane_v1_records_proto_init() }
@@ -2759,14 +2860,14 @@ func file_podplane_v1_records_proto_init() {
 	if File_podplane_v1_records_proto != nil {
 		return
 	}
-	file_podplane_v1_records_proto_msgTypes[13].OneofWrappers = []any{}
+	file_podplane_v1_records_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_podplane_v1_records_proto_rawDesc), len(file_podplane_v1_records_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -309,28 +309,6 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-func TestFit(t *testing.T) {
-	active := []*v1.Pod{podOf(t, container("ports: [{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1, protocol: TCP}]"))}
-	for spec, kind := range map[string]fault.Kind{
-		container("ports: [{containerPort: 1, hostPort: 80, protocol: TCP}]"):                   fault.Conflict,
-		container("ports: [{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1, protocol: TCP}]"): fault.Conflict,
-		container("ports: [{containerPort: 1, hostPort: 80, hostIP: 10.0.0.2, protocol: TCP}]"): fault.None,
-		container("ports: [{containerPort: 1, hostPort: 80, protocol: UDP}]"):                   fault.None,
-		container("ports: [{containerPort: 80, protocol: TCP}]"):                                fault.None,
-		"nodeSelector: {disk: ssd}": fault.None,
-		"nodeSelector: {disk: hdd}": fault.Invalid,
-		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: NotIn, values: [ssd]}]}]}}}":     fault.Invalid,
-		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [node-1]}]}]}}}": fault.None,
-	} {
-		if err := node.Fit(podOf(t, spec), active); fault.KindOf(err) != kind {
-			t.Errorf("%s: got %v", spec, err)
-		}
-	}
-	if err := (admission.Node{Name: "n", MaxPods: 1}).Fit(podOf(t, ""), active); !fault.Is(err, fault.ResourceExhausted) {
-		t.Errorf("a full node: got %v", err)
-	}
-}
-
 func TestConfigMapAndSecret(t *testing.T) {
 	yes := true
 	m := &v1.ConfigMap{Data: map[string]string{"a/b": "x", "both": "x"}, BinaryData: map[string][]byte{"both": nil}}

@@ -23,6 +23,8 @@ type Node struct {
 	Name string
 	// MaxPods is the largest number of active pods; 0 is 110.
 	MaxPods int
+	// Allocatable is what the node has for the requests of pods; what is not named here is not compared. Pods are counted by MaxPods.
+	Allocatable v1.ResourceList
 	// Labels are the node's.
 	Labels map[string]string
 	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones; an asterisk at the end stands for anything.
@@ -31,6 +33,8 @@ type Node struct {
 	RuntimeClass func(name string) (*nodev1.RuntimeClass, error)
 	// AppArmor says why a profile can't be used, "" being the runtime's default; a nil function allows all.
 	AppArmor func(profile string) error
+	// StrictGroups says whether the runtime can give containers just the supplemental groups of their pod; a nil function says yes.
+	StrictGroups func() bool
 }
 
 // Pod defaults and validates a pod that is to be created in a namespace; "" takes the pod's own, or "default". It changes the pod.

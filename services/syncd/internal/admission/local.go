@@ -18,6 +18,9 @@ func (n Node) local(pod *v1.Pod) field.ErrorList {
 		at := p.Child("securityContext")
 		list = append(list, n.sysctls(c.Sysctls, at.Child("sysctls"))...)
 		list = append(list, n.appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
+		if g := c.SupplementalGroupsPolicy; g != nil && *g == v1.SupplementalGroupsPolicyStrict && n.StrictGroups != nil && !n.StrictGroups() {
+			list = append(list, field.Forbidden(at.Child("supplementalGroupsPolicy"), "not supported by this node: its runtime can't do without the groups that the image names (SupplementalGroupsPolicyNotSupported)"))
+		}
 	}
 	for _, containers := range []struct {
 		name string

@@ -59,7 +59,7 @@ func TestCreateWhatFits(t *testing.T) {
 	for _, name := range []string{"p3", "p4", "p5", "p6"} {
 		s.mustCreate(name)
 	}
-	if _, err := s.create("p7"); !fault.Is(err, fault.ResourceExhausted) || !strings.Contains(err.Error(), "5 active pods of at most 5") {
+	if _, err := s.create("p7"); !fault.Is(err, fault.ResourceExhausted) || !strings.Contains(err.Error(), "pods, requested: 1, used: 5, capacity: 5") {
 		t.Errorf("a full node: got %v", err)
 	}
 }

@@ -30,6 +30,7 @@ type pods struct {
 	logs  Logs
 	// conditions may be nil.
 	conditions func() []v1.NodeCondition
+	rejected   func(error) // may be nil
 	nodeNames  func(context.Context) ([]string, error)
 }
 
@@ -90,6 +91,9 @@ func (p *pods) CreatePod(ctx context.Context, req *podplanev1.CreateRequest) (_ 
 	}
 	if p.conditions != nil {
 		if err := admission.FitPressure(pod, p.conditions()); err != nil {
+			if p.rejected != nil {
+				p.rejected(err)
+			}
 			return nil, err
 		}
 	}

@@ -39,6 +39,8 @@ type Backends struct {
 	Nodes  View
 	// Conditions are the node's present ones, which may keep pods out; nil for none.
 	Conditions func() []v1.NodeCondition
+	// Rejected is told of pods that the conditions kept out; nil: nobody is.
+	Rejected func(err error)
 	// NodeNames gives the names of all nodes; nil: there is this one only.
 	NodeNames func(context.Context) ([]string, error)
 }
@@ -49,7 +51,7 @@ func Register(s grpc.ServiceRegistrar, b Backends) {
 		resource: resource{
 			kind: "Pod", plural: "pods", table: b.Store.Pods(), fields: store.PodFields(), nodeField: store.FieldNodeName, ready: b.Store.WaitSynced,
 		},
-		store: b.Store, node: b.Node, logs: b.Logs, conditions: b.Conditions, nodeNames: b.NodeNames,
+		store: b.Store, node: b.Node, logs: b.Logs, conditions: b.Conditions, rejected: b.Rejected, nodeNames: b.NodeNames,
 	})
 	podplanev1.RegisterConfigMapServiceServer(s, newConfigMaps(b.Store))
 	podplanev1.RegisterSecretServiceServer(s, newSecrets(b.Store))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/daemon"
+	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/api"
@@ -36,6 +37,12 @@ type Config struct {
 	MaxPods        int
 	// Reserved is what of the machine is not for pods.
 	Reserved v1.ResourceList
+	// Allocatable is what the node has for the requests of pods; nil: requests are not compared with it.
+	Allocatable v1.ResourceList
+	// StrictGroups says whether the runtime can keep the image's groups from a pod.
+	StrictGroups func() bool
+	// Rejected counts the pods that were refused, by reason; nil counts nothing.
+	Rejected func(reason string)
 	// StaticPods says whether this replica is the one that reads the manifests; nil: it is.
 	StaticPods func() bool
 	// UnsafeSysctls are kernel parameters that pods may set beside the safe ones.
@@ -49,13 +56,23 @@ type Config struct {
 // Admission is what decides which pods the node takes.
 func (c Config) Admission() admission.Node {
 	return admission.Node{
-		Name: c.Node, MaxPods: c.MaxPods, Labels: node.Labels(c.Node), UnsafeSysctls: c.UnsafeSysctls, RuntimeClass: c.RuntimeClasses.Get, AppArmor: appArmor,
+		Name: c.Node, MaxPods: c.MaxPods, Allocatable: c.Allocatable, Labels: node.Labels(c.Node), UnsafeSysctls: c.UnsafeSysctls,
+		RuntimeClass: c.RuntimeClasses.Get, AppArmor: appArmor, StrictGroups: c.StrictGroups,
 	}
 }
 
 // Admit is for store.Options.
-func (c Config) Admit(candidate *v1.Pod, active []*v1.Pod) error {
-	return c.Admission().Fit(candidate, active)
+func (c Config) Admit(candidate admission.Tenant, active []admission.Tenant) (admission.Verdict, error) {
+	v, err := c.Admission().Fit(candidate, active)
+	c.count(err)
+	return v, err
+}
+
+// count counts a refusal.
+func (c Config) count(err error) {
+	if reason := fault.ReasonOf(err); err != nil && c.Rejected != nil {
+		c.Rejected(reason)
+	}
 }
 
 // Start registers the services on deps.GRPC and starts their feeds; runtime may be nil. The store is run by the caller, who then calls deps.Serve.
@@ -69,7 +86,7 @@ func Start(ctx context.Context, cfg Config, deps daemon.Deps, s *store.Store, ru
 		BusErr: deps.Bus.Err, Log: deps.Log,
 	})
 	api.Register(deps.GRPC, api.Backends{
-		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions, NodeNames: view.Nodes,
+		Store: s, Node: cfg.Admission(), Logs: logs.New(cfg.PodLogDir, s, deps.Log), Events: log, Nodes: view, Conditions: view.Conditions, NodeNames: view.Nodes, Rejected: cfg.count,
 	})
 	manifests, err := manifest.New(s, manifest.Options{
 		Dir: cfg.ManifestDir, Rescan: cfg.ManifestRescan, Remote: cfg.ManifestURL, Node: cfg.Admission(), Active: cfg.StaticPods, Events: deps.Events, Log: deps.Log,

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/podplane/podplane/services/syncd/internal/decode"
 	"github.com/podplane/podplane/services/syncd/internal/manifest"
 )
 
@@ -50,7 +51,7 @@ func TestWhatIsNoManifest(t *testing.T) {
 func TestBigFile(t *testing.T) {
 	r := start(t)
 	whole := `{"apiVersion":"v1","kind":"Pod",` + strings.TrimPrefix(item("big", "x:1"), "{")
-	r.put("big.json", whole+strings.Repeat(" ", manifest.MaxBytes-len(whole)))
+	r.put("big.json", whole+strings.Repeat(" ", decode.MaxBytes)) // more than the API takes
 	r.stored("big-node-1")
 	r.put("bigger.json", whole+strings.Repeat(" ", manifest.MaxBytes-len(whole)+1))
 	r.event("Node Node-1 Warning FailedValidation", "bigger.json", "more than 10485760 bytes")

@@ -228,6 +228,7 @@ func TestNamesBetweenSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.stored("web-node-1")
 	s.says(200, podList(item("web", "x:1")))
 	r.event("Pod web-node-1 Warning FailedValidation", server.URL, "taken by one from the API (UID "+o.UID+")")
 	if _, err := r.store.DeletePod(t.Context(), "default", "web-node-1", store.DeleteOptions{}); err != nil {

@@ -283,7 +283,7 @@ func TestWhatDoesNotFitIsTriedAgain(t *testing.T) {
 		r.change("all stored", func(store.PodChange) bool { return true })
 	}
 	r.put("d.yaml", yaml("d", "x:1"))
-	r.event("FailedValidation", "d.yaml", "3 active pods of at most 3")
+	r.event("FailedValidation", "d.yaml", "pods, requested: 1, used: 3, capacity: 3")
 	r.remove("a.yaml")
 	r.terminating(a.UID)
 	r.gone(a.UID)

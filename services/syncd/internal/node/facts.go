@@ -26,7 +26,7 @@ type facts struct {
 
 func readFacts(root string, addresses []string) facts {
 	f := facts{
-		cpus: runtime.NumCPU(), memory: memTotal(), disk: diskTotal(root), machineID: line("/etc/machine-id"),
+		cpus: runtime.NumCPU(), memory: memTotal(), disk: DiskTotal(root), machineID: line("/etc/machine-id"),
 		systemUUID: line("/sys/class/dmi/id/product_uuid"), bootID: line("/proc/sys/kernel/random/boot_id"),
 		kernel: line("/proc/sys/kernel/osrelease"), osImage: osName(), addresses: addresses,
 	}
@@ -72,7 +72,8 @@ func memTotal() int64 {
 	return kib << 10
 }
 
-func diskTotal(root string) int64 {
+// DiskTotal is the size of the file system of a directory, or of the top one where there is no such directory yet.
+func DiskTotal(root string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(root, &st) != nil && unix.Statfs("/", &st) != nil {
 		return 0

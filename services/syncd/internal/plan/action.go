@@ -103,6 +103,7 @@ type Wait struct {
 // Steps of a [Wait].
 const (
 	StepRuntime  = "runtime"
+	StepRoom     = "room"
 	StepSandbox  = "sandbox"
 	StepVolumes  = "volumes"
 	StepImage    = "image"

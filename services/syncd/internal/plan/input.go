@@ -194,7 +194,9 @@ type Input struct {
 	// HookFailed holds the IDs of containers whose postStart hook failed: they are to be restarted.
 	HookFailed map[string]bool
 	Eviction   *Eviction
-	Resize     ResizeState
+	// After are UIDs of pods that make room for this one and have not ended yet.
+	After  []string
+	Resize ResizeState
 
 	// Previous is the status published last; it keeps restart counts when the runtime lost its records.
 	Previous *v1.PodStatus

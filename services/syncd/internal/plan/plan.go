@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ const MinGrace = 2 * time.Second
 const (
 	ReasonEvicted          = "Evicted"
 	ReasonDeadlineExceeded = "DeadlineExceeded"
+	ReasonPreempting       = "Preempting"
 )
 
 // Next decides what to do for the pod.
@@ -137,9 +139,27 @@ func (p *Plan) sync(in *Input) {
 		p.Stop = stop
 		return
 	}
+	if p.waitForRoom(in) {
+		return
+	}
 	current := p.sandbox(in)
 	p.containers(in, current)
 	p.prune(in)
+}
+
+// roomAgain is how often it is looked again whether the pods that make room have ended: another process may drive them.
+const roomAgain = time.Second
+
+// waitForRoom says whether a pod of which there is nothing yet has to wait for those that make room for it.
+func (p *Plan) waitForRoom(in *Input) bool {
+	if len(in.After) == 0 || len(in.Runtime.Sandboxes) > 0 || in.Busy.Sandbox {
+		return false
+	}
+	p.wait(Wait{
+		Step: StepRoom, Resource: in.After[0], Until: in.Now.Add(roomAgain),
+		Message: fmt.Sprintf("pods that make room for this one have not ended yet: %s", strings.Join(in.After, ", ")),
+	})
+	return true
 }
 
 // prune removes what is dead and of no use any more: of each container name the newest instance and the newest dead one are kept, of the sandboxes that

@@ -140,6 +140,12 @@ func (in *Input) stopped(s *Stop) Because {
 	switch {
 	case s.Cause == CauseDeletion:
 		return in.deleted()
+	case s.Cause == CauseEviction && s.Reason == ReasonPreempting:
+		b := Because{Kind: BecauseEviction, Message: "preempted: " + s.Message}
+		if in.Eviction != nil {
+			b.At, b.Trace = in.Eviction.OrderedAt, in.Eviction.Trace
+		}
+		return b
 	case s.Cause == CauseEviction && in.Eviction != nil:
 		return Because{Kind: BecauseEviction, Message: "evicted: " + in.Eviction.Message, At: in.Eviction.OrderedAt, Trace: in.Eviction.Trace}
 	case s.Cause == CauseEviction:

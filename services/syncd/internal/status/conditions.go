@@ -33,7 +33,7 @@ func (in *Input) conditions(s *v1.PodStatus) []v1.PodCondition {
 		containers,
 		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
 	}
-	if stop := in.Plan.Stop; stop != nil && stop.Reason == plan.ReasonEvicted && in.Plan.Phase == plan.Terminated {
+	if stop := in.Plan.Stop; stop != nil && (stop.Reason == plan.ReasonEvicted || stop.Reason == plan.ReasonPreempting) && in.Plan.Phase == plan.Terminated {
 		list = append(list, v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: reasonTermination, Message: stop.Message})
 	}
 	if in.RestartingAll() {

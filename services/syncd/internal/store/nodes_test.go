@@ -16,6 +16,7 @@ import (
 	"github.com/podplane/podplane/internal/bus/bustest"
 	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/store"
 )
 
@@ -28,12 +29,7 @@ type connecter interface {
 func onNode(t *testing.T, b connecter, node string, most int) *store.Feed {
 	t.Helper()
 	f, err := store.Open(t.Context(), b.Connect(bus.ServiceSyncd, node), store.Options{
-		Node: node, Admit: func(_ *v1.Pod, active []*v1.Pod) error {
-			if len(active) >= most {
-				return fault.New(fault.ResourceExhausted, "the node is full")
-			}
-			return nil
-		},
+		Node: node, Admit: admission.Node{Name: node, MaxPods: most}.Fit,
 	})
 	if err != nil {
 		t.Fatal(err)

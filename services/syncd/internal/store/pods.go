@@ -19,6 +19,7 @@ import (
 	"github.com/podplane/podplane/internal/fault"
 	"github.com/podplane/podplane/internal/telemetry"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
@@ -82,7 +83,7 @@ func (s *Store) CreatePod(ctx context.Context, n NewPod) (*watchcache.Object, er
 		return nil, err
 	}
 	if n.DryRun {
-		release, err := s.reserve(pod)
+		release, _, err := s.reserve(pod, n.Source)
 		if err != nil {
 			return nil, err
 		}
@@ -179,8 +180,13 @@ func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodR
 			return nil // an attempt without an answer was stored all the same
 		}
 		if release == nil {
-			if release, err = s.reserve(pod); err != nil {
+			var v admission.Verdict
+			if release, v, err = s.reserve(pod, rec.GetSource()); err != nil {
 				return &refusal{err}
+			}
+			rec.After = words(v.After)
+			if len(v.Preempt) > 0 {
+				return s.preempt(ctx, v.Preempt, pod)
 			}
 		}
 		rev, err = s.pods.CreateAfter(ctx, key, rec, bus.AllKeys, last)
@@ -207,56 +213,41 @@ func (s *Store) has(uid string, rev *uint64) bool {
 }
 
 // reserve holds the name and the resources of a pod that is being stored.
-func (s *Store) reserve(pod *v1.Pod) (release func(), err error) {
+func (s *Store) reserve(pod *v1.Pod, source podplanev1.Source) (release func(), v admission.Verdict, err error) {
 	n := nsName{pod.Namespace, pod.Name}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if uid, taken := s.names[n]; taken {
-		if e := s.byUID[uid]; !s.own(e.rec.GetNode()) {
-			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: on node %q; names are unique over all nodes", n.name, e.rec.GetNode())
-		} else if e.pod.DeletionTimestamp != nil {
-			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: the pod of that name is being deleted and is not gone yet", n.name)
-		}
-		if from := s.byUID[uid].rec.GetOrigin(); from != "" {
-			return nil, podFault(fault.AlreadyExists, n.name, "pods %q already exists: it comes from %s", n.name, from)
-		}
-		return nil, podFault(fault.AlreadyExists, n.name, "")
+		return nil, v, s.taken(n.name, s.byUID[uid])
 	}
-	if s.pending[n] != nil || s.byUID[string(pod.UID)] != nil {
-		return nil, podFault(fault.AlreadyExists, n.name, "")
+	if _, taken := s.pending[n]; taken || s.byUID[string(pod.UID)] != nil {
+		return nil, v, podFault(fault.AlreadyExists, n.name, "")
 	}
+	candidate := admission.Tenant{Pod: pod, Static: static(source)}
 	if s.opts.Admit != nil {
-		if err := s.opts.Admit(pod, s.active()); err != nil {
-			return nil, err
+		if v, err = s.opts.Admit(candidate, s.active()); err != nil {
+			return nil, v, err
 		}
 	}
-	s.pending[n] = pod
+	s.pending[n] = candidate
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.pending, n)
-	}, nil
+	}, v, nil
 }
 
-// ActivePods are the pods of this node that hold or will hold resources. They are shared and never changed.
-func (s *Store) ActivePods() []*v1.Pod {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.active()
-}
-
-// active are the pods of this node that hold or will hold resources: all but those whose containers have ended for good. mu is held.
-func (s *Store) active() []*v1.Pod {
-	list := make([]*v1.Pod, 0, len(s.byUID)+len(s.pending))
-	for uid, e := range s.byUID {
-		if s.own(e.rec.GetNode()) && s.statuses[uid].rec.GetPhase() != podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED {
-			list = append(list, s.allocated(uid, e.pod))
-		}
+// taken says whose a name is.
+func (s *Store) taken(name string, by *podEntry) error {
+	switch from := by.rec.GetOrigin(); {
+	case !s.own(by.rec.GetNode()):
+		return podFault(fault.AlreadyExists, name, "pods %q already exists: on node %q; names are unique over all nodes", name, by.rec.GetNode())
+	case by.pod.DeletionTimestamp != nil:
+		return podFault(fault.AlreadyExists, name, "pods %q already exists: the pod of that name is being deleted and is not gone yet", name)
+	case from != "":
+		return podFault(fault.AlreadyExists, name, "pods %q already exists: it comes from %s", name, from)
 	}
-	for _, p := range s.pending {
-		list = append(list, p)
-	}
-	return list
+	return podFault(fault.AlreadyExists, name, "")
 }
 
 // abandon remembers a pod that may have been stored although its client was told otherwise.

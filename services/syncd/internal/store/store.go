@@ -12,6 +12,7 @@ import (
 	"github.com/podplane/podplane/internal/bus"
 	"github.com/podplane/podplane/internal/fault"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/admission"
 	"github.com/podplane/podplane/services/syncd/internal/watchcache"
 )
 
@@ -32,8 +33,8 @@ type Options struct {
 	Node string
 	// Patience is how long a change is tried while the bus is away, 3 s by default.
 	Patience time.Duration
-	// Admit decides whether the node takes one more pod; active are those that hold or will hold resources. Nil takes all.
-	Admit func(candidate *v1.Pod, active []*v1.Pod) error
+	// Admit decides whether the node takes one more pod, and how; active are those that hold or will hold resources. Nil takes all.
+	Admit func(candidate admission.Tenant, active []admission.Tenant) (admission.Verdict, error)
 	// Limits bound each table's history and the queues of its watchers.
 	Limits watchcache.Limits
 	Log    *slog.Logger
@@ -97,7 +98,7 @@ type Store struct {
 	mu        sync.Mutex
 	byUID     map[string]*podEntry
 	names     map[nsName]string // to UID
-	pending   map[nsName]*v1.Pod
+	pending   map[nsName]admission.Tenant
 	statuses  map[string]statusEntry
 	gone      tombs[string]
 	noStatus  tombs[string]
@@ -133,7 +134,7 @@ func New(pods Bucket[*podplanev1.PodRecord], status Bucket[*podplanev1.StatusRec
 	return &Store{
 		opts: opts, pods: pods, status: status, objects: objects,
 		subs: make(map[int]func(PodChange)), objSub: make(map[int]func(ObjectChange)),
-		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]*v1.Pod),
+		byUID: make(map[string]*podEntry), names: make(map[nsName]string), pending: make(map[nsName]admission.Tenant),
 		statuses: make(map[string]statusEntry), gone: newTombs[string](), noStatus: newTombs[string](), minted: make(map[string]struct{}), abandoned: make(map[string]struct{}),
 		objectsBy: make(map[objectKey]*objectEntry), objGone: newTombs[objectKey](),
 		atPods: bus.NewProgress(), atStat: bus.NewProgress(),

@@ -148,7 +148,7 @@ func (m *Manager) PodChanged(c PodChange) {
 	case c.Deleted:
 		w.post(func(n *news) { n.orphaned = true })
 	default:
-		w.post(func(n *news) { n.pod, n.trace = c.Pod, c.Trace })
+		w.post(func(n *news) { n.pod, n.trace, n.preempted = c.Pod, c.Trace, c.Preempted })
 	}
 }
 

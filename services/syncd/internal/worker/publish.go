@@ -52,7 +52,7 @@ func (w *worker) restore(rec *podplanev1.StatusRecord) {
 		w.stop.Deadline = t.AsTime()
 	}
 	switch s.Reason {
-	case plan.ReasonEvicted:
+	case plan.ReasonEvicted, plan.ReasonPreempting:
 		w.stop.Cause = plan.CauseEviction
 	case plan.ReasonDeadlineExceeded:
 		w.stop.Cause = plan.CauseDeadline
@@ -243,8 +243,12 @@ func isReady(s *v1.PodStatus) bool {
 
 // stopped tells why a pod is being stopped, where nobody else does: an eviction is told by evictd, which ordered it.
 func (w *worker) stopped(s *plan.Stop) {
-	if s != nil && s.Cause == plan.CauseDeadline {
+	switch {
+	case s == nil:
+	case s.Cause == plan.CauseDeadline:
 		w.event("", v1.EventTypeNormal, s.Reason, s.Message)
+	case s.Reason == plan.ReasonPreempting:
+		w.event("", v1.EventTypeWarning, s.Reason, s.Message)
 	}
 }
 

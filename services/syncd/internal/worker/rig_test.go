@@ -174,7 +174,7 @@ func (w *world) start() *process {
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup", Root: w.cgroup},
 	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
 	p.m = worker.New(worker.Config{Node: node, MaxDead: w.maxDead, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
-		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w,
+		Observer: w.cri, Starter: exec, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w, Ended: w.ended,
 	}, slog.New(slog.DiscardHandler))
 	w.mu.Lock()
 	w.current = p
@@ -262,6 +262,11 @@ func (w *world) exists(uid string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[uid] != nil
+}
+
+// ended is worker.Deps.Ended.
+func (w *world) ended(uid string) bool {
+	return !w.exists(uid) || w.record(uid).GetPhase() == podplanev1.WorkerPhase_WORKER_PHASE_TERMINATED
 }
 
 func (w *world) record(uid string) *podplanev1.StatusRecord {

@@ -494,3 +494,40 @@ func TestDeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestARuntimeThatDoesNotKill: a pod that outlives its grace period because the runtime hangs says so, once, and goes when the runtime is back.
+func TestARuntimeThatDoesNotKill(t *testing.T) {
+	inBubble(t, crifake.Options{}, func(w *world) {
+		p := w.start()
+		defer p.kill()
+		w.wish(newPod("a", container("main")))
+		synctest.Wait()
+		release := w.cri.Hang("stop_container", "")
+		w.remove("uid-a", 5)
+		const told = "a/ ExceededGracePeriod Container runtime did not kill the pod within specified grace period"
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		if w.hasEvent(told) {
+			t.Error("told too early")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		n := 0
+		w.mu.Lock()
+		for _, e := range w.events {
+			if strings.Contains(e, told) && strings.HasSuffix(e, "still running: main") {
+				n++
+			}
+		}
+		w.mu.Unlock()
+		if n != 1 {
+			t.Errorf("told %d times: %q", n, w.events)
+		}
+		release()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if w.exists("uid-a") {
+			t.Errorf("still there: %v", w.record("uid-a"))
+		}
+	})
+}

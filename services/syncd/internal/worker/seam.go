@@ -11,6 +11,7 @@ import (
 	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
 	"github.com/podplane/podplane/services/syncd/internal/images"
+	"github.com/podplane/podplane/services/syncd/internal/plan"
 )
 
 // Observer reads the runtime. A cri.Client is one.
@@ -150,6 +151,10 @@ type PodChange struct {
 	// Trace is the traceparent that all work for the pod belongs to.
 	Trace   string
 	Deleted bool
+	// Preempted is set when the pod has to make room for another one.
+	Preempted *plan.Eviction
+	// After are UIDs of pods that have to end before this one may start.
+	After []string
 	// Status is what was published last, before this process; only looked at when the pod is new to the Manager.
 	Status *podplanev1.StatusRecord
 	// Fresh: the pod was stored by this process, so that the runtime can have nothing of it yet.
@@ -205,7 +210,9 @@ type Deps struct {
 	Resizer  Resizer
 	// Room says why the node has no room for the pod's requests (Deferred or Infeasible, and in words), "" when it has; held are the pods whose
 	// allocation is newer than what their statuses tell. nil: there always is room.
-	Room    func(p *v1.Pod, held map[string]*v1.Pod) (reason, message string)
+	Room func(p *v1.Pod, held map[string]*v1.Pod) (reason, message string)
+	// Ended says whether a pod of the node has ended, wherever its worker is; nil: all others have.
+	Ended   func(uid string) bool
 	Ender   Ender
 	Files   Files
 	Records Records

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,8 +16,9 @@ import (
 
 // news is what was handed to a worker since it last looked. The newest value of each kind counts.
 type news struct {
-	pod   *v1.Pod
-	trace string
+	pod       *v1.Pod
+	trace     string
+	preempted *plan.Eviction
 
 	volumes     *podplanev1.VolumesRecord
 	probes      map[plan.ProbeKey]plan.Verdict
@@ -75,7 +77,10 @@ type worker struct {
 	volumes  *podplanev1.VolumesRecord
 	probes   map[plan.ProbeKey]plan.Verdict
 	eviction *plan.Eviction
-	hints    []Hint
+	// preempted is the order to make room for another pod, after are the pods that make room for this one.
+	preempted *plan.Eviction
+	after     []string
+	hints     []Hint
 
 	inspecting   bool
 	inspectAgain bool
@@ -104,13 +109,14 @@ type worker struct {
 	ops         sync.WaitGroup
 	flying      int  // actions and observations under way
 	leaving     bool // nothing is begun any more
+	toldOverdue bool // that it did not end in time
 }
 
 func newWorker(m *Manager, uid string, c PodChange) *worker {
 	w := &worker{
 		m: m, uid: uid, namespace: c.Pod.Namespace, wake: make(chan struct{}, 1), done: make(chan struct{}), view: newView(), stale: !c.Fresh, first: m.deps.Now(),
 		images: make(map[string]plan.Image), infos: make(map[string]cri.Image), fails: make(map[string]plan.Failure), ends: make(map[string]plan.Failure),
-		killed: make(map[string]bool), hookFailed: make(map[string]bool), startFails: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace,
+		killed: make(map[string]bool), hookFailed: make(map[string]bool), startFails: make(map[string]bool), messages: make(map[string]string), pod: c.Pod, trace: c.Trace, preempted: c.Preempted, after: slices.Clone(c.After),
 		busy: plan.Busy{
 			Containers: make(map[string]bool), Images: make(map[string]bool), Kills: make(map[string]time.Time), Removals: make(map[string]bool),
 		},
@@ -208,7 +214,7 @@ func (w *worker) step(ctx context.Context) time.Time {
 		p = plan.Next(in)
 	}
 	w.publish(in, p)
-	return earlier(earlier(next, p.Again), w.holdUntil)
+	return earlier(earlier(earlier(next, p.Again), w.holdUntil), w.overdue())
 }
 
 // take empties the inbox.
@@ -218,7 +224,7 @@ func (w *worker) take() {
 	w.in = news{}
 	w.mu.Unlock()
 	if n.pod != nil {
-		w.trace = n.trace
+		w.trace, w.preempted = n.trace, n.preempted
 		w.desire(n.pod)
 	}
 	if n.volumesSet {
@@ -281,9 +287,26 @@ func (w *worker) input() plan.Input {
 		Pod: w.pod, Now: w.m.deps.Now(), Phase: w.phase, Stop: w.stop,
 		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
 		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
-		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.eviction, Resize: w.resize,
+		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.order(), After: w.waitsFor(), Resize: w.resize,
 		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned, Surplus: w.surplus,
 	}
+}
+
+// order is the order to end, of evictd or to make room for another pod.
+func (w *worker) order() *plan.Eviction {
+	if w.eviction != nil {
+		return w.eviction
+	}
+	return w.preempted
+}
+
+// waitsFor are the pods that have to end before this one may start. Once they have, nobody is asked any more.
+func (w *worker) waitsFor() []string {
+	if w.m.deps.Ended == nil {
+		return nil
+	}
+	w.after = slices.DeleteFunc(w.after, w.m.deps.Ended)
+	return w.after
 }
 
 func earlier(a, b time.Time) time.Time {
