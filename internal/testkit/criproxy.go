@@ -28,6 +28,8 @@ type CRIProxy struct {
 
 	mu    sync.Mutex
 	hangs []*hang
+	// watch is told of calls.
+	watch func(method string, answered bool)
 	// noEvents refuses streams of events; streams ends those that are open.
 	noEvents bool
 	streams  map[*proxied]bool
@@ -109,6 +111,23 @@ func (p *CRIProxy) Hang(method, target string) (release func()) {
 	})
 }
 
+// Watch calls f before a call goes to the runtime and again when the runtime has answered, before the answer goes back: what f does to the caller happens
+// between its calls. f is called by several goroutines at once.
+func (p *CRIProxy) Watch(f func(method string, answered bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch = f
+}
+
+func (p *CRIProxy) tell(method string, answered bool) {
+	p.mu.Lock()
+	f := p.watch
+	p.mu.Unlock()
+	if f != nil {
+		f(method, answered)
+	}
+}
+
 // Events lets streams of events through, or ends those that are open and refuses others.
 func (p *CRIProxy) Events(on bool) {
 	p.mu.Lock()
@@ -184,12 +203,17 @@ func (p *CRIProxy) pass(ctx context.Context, method string, request []byte, in g
 	if err != nil {
 		return err
 	}
+	p.tell(path.Base(method), false)
 	if err := errors.Join(out.SendMsg(&request), out.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	for {
 		var answer []byte
-		switch err := out.RecvMsg(&answer); {
+		err := out.RecvMsg(&answer)
+		if err == nil {
+			p.tell(path.Base(method), true)
+		}
+		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && ctx.Err() != nil:

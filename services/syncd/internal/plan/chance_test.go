@@ -251,6 +251,7 @@ func (m *model) change() {
 	case 0:
 		c := &p.Spec.Containers[m.rand.IntN(len(p.Spec.Containers))]
 		c.Image = pick(m.rand, "x", "z", "new")
+		m.renewed[c.Name] = m.in.Now
 		m.logf("%s has image %s", c.Name, c.Image)
 	case 1:
 		c := &p.Spec.Containers[m.rand.IntN(len(p.Spec.Containers))]

@@ -232,7 +232,7 @@ func (m *model) checkWorld() {
 			m.fail("two instances of %s run: %s and %s", c.Name, c.ID, other)
 		}
 		running[c.Name] = c.ID
-		if m.terminal && m.in.Runtime.Container(c.ID) != nil {
+		if m.terminal && m.in.Runtime.Container(c.ID) != nil && !m.world.lives[c.ID].ghost {
 			m.fail("%s (%s) runs though the pod was told to be over", c.Name, c.ID)
 		}
 	}
@@ -259,7 +259,7 @@ func (m *model) mustRun(spec *v1.Container) bool {
 	case m.restartsAll(), l.killed && !m.in.Killed[l.id]:
 		return false
 	case l.killed:
-		return l.image != spec.Image || m.policyOf(spec) != v1.RestartPolicyNever
+		return l.image != spec.Image && m.renewed[spec.Name].Before(l.finished) || m.policyOf(spec) != v1.RestartPolicyNever
 	}
 	return m.mayRunAgain(spec, l)
 }

@@ -36,7 +36,9 @@ type model struct {
 	asked map[string]asked // by container ID: the last kill
 	// terminal: a status that said Succeeded or Failed was stored.
 	terminal bool
-	evictAt  time.Time
+	// renewed is when a container last got another image.
+	renewed map[string]time.Time
+	evictAt time.Time
 
 	steps   int
 	verbose bool
@@ -58,7 +60,9 @@ type operation struct {
 	spec  *v1.Container
 	owed  time.Duration // the back-off that is due when the container ends that is started
 	given plan.Allocation
+	// ghost: its process is gone, since left.
 	ghost bool
+	left  time.Time
 }
 
 // violation is what a history ends with that broke a law.
@@ -67,7 +71,7 @@ type violation string
 var modelStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newModel(r *rand.Rand, p *v1.Pod) *model {
-	m := &model{rand: r, world: newWorld(), first: modelStart, asked: make(map[string]asked)}
+	m := &model{rand: r, world: newWorld(), first: modelStart, asked: make(map[string]asked), renewed: make(map[string]time.Time)}
 	m.in = plan.Input{Pod: p, Now: modelStart, Volumes: plan.Volumes{Ready: r.IntN(2) == 0}, MaxRestartDelay: pick(r, 0, 0, 0, time.Second, 15*time.Second, time.Minute)}
 	m.forget()
 	m.in.Stale = false // the pod is new: nothing of it can be there
@@ -98,7 +102,7 @@ func (m *model) step() plan.Plan {
 	m.steps++
 	p := plan.Next(m.in)
 	m.checkPlan(&p)
-	if m.rand.IntN(8) == 0 {
+	if m.rand.IntN(24) == 0 {
 		m.checkPure(&p)
 	}
 	in := m.in
@@ -194,7 +198,7 @@ func (m *model) store() {
 func (m *model) replace() {
 	m.logf("the process is replaced")
 	for _, op := range m.pending {
-		op.ghost = true
+		op.ghost, op.left = true, m.in.Now
 		switch m.rand.IntN(4) {
 		case 0:
 			m.effect(op, true)
@@ -210,7 +214,10 @@ func (m *model) replace() {
 	m.first = m.in.Now
 	m.in.Resize.Due = m.stored != nil
 	if m.stored != nil {
-		m.in.Previous, m.in.Phase = reencode(m.stored), m.storedPhase
+		m.in.Previous, m.in.Phase = m.stored, m.storedPhase
+		if m.rand.IntN(4) == 0 {
+			m.in.Previous = reencode(m.stored) // always so in earnest, but it takes long
+		}
 	}
 	if m.in.Phase == plan.Syncing {
 		m.evictAt, m.asked = time.Time{}, make(map[string]asked) // nobody knows of it any more

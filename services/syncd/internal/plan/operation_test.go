@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"maps"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -77,7 +78,7 @@ func (m *model) make(op *operation) bool {
 	id, ok := m.world.create(op.Action, op.spec, m.in.Now)
 	op.id = id
 	if ok {
-		m.world.lives[id].owed = op.owed
+		m.world.lives[id].owed, m.world.lives[id].ghost = op.owed, op.ghost
 	}
 	return ok
 }
@@ -278,10 +279,16 @@ func (m *model) pulled(op *operation, ok bool) {
 	in.Images[key] = img
 }
 
+// hauntsFor is for how long at most a runtime goes on with what a process had begun that is gone.
+const hauntsFor = 2 * time.Second
+
 // haunt lets what a process that is gone had begun happen now.
 func (m *model) haunt(i int) {
 	op := m.ghosts[i]
 	m.ghosts = append(m.ghosts[:i:i], m.ghosts[i+1:]...)
+	if m.in.Now.Sub(op.left) > hauntsFor {
+		return
+	}
 	ok := m.effect(op, m.rand.IntN(3) > 0)
 	m.logf("an earlier process's %s ok=%v", op.Action, ok)
 }

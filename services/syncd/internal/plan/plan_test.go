@@ -244,8 +244,15 @@ func TestNext(t *testing.T) {
 		"kill failed lately": {in: situation(running("a"), liveness(true, "a-id"), func(in *plan.Input) {
 			in.EndFailures = map[string]plan.Failure{"a-id": {NotBefore: now.Add(time.Second)}}
 		}), waits: "deletion", again: time.Second},
-		"hash of another image":                {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: plan.Hash(&v1.Container{Name: "a", Image: "y"})}})), actions: "KillContainer container=a id=a-id grace=30s reason=Killing"},
-		"hash of another version":              {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: "v0-1234"}}))},
+		"hash of another image":   {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: plan.Hash(&v1.Container{Name: "a", Image: "y"})}})), actions: "KillContainer container=a id=a-id grace=30s reason=Killing"},
+		"hash of another version": {in: situation(has(pod.Container{Name: "a", State: pod.ContainerRunning, Annotations: map[string]string{pod.AnnotationContainerHash: "v0-1234"}}))},
+		"stopped for another image, never": {in: situation(policy(v1.RestartPolicyNever), has(pod.Container{
+			Name: "a", State: pod.ContainerExited, ExitCode: 137, StartedAt: at(9), FinishedAt: at(1), Annotations: map[string]string{pod.AnnotationContainerHash: plan.Hash(&v1.Container{Name: "a", Image: "y"})},
+		}), func(in *plan.Input) { in.Killed = map[string]bool{"a-id": true} }), actions: "StartContainer container=a attempt=1"},
+		"one that was never started makes room": {
+			in:      situation(running("a"), has(pod.Container{Name: "b", ID: "b0", State: pod.ContainerCreated}), regular("b"), has(pod.Container{Name: "b", ID: "b1", Attempt: 1, State: pod.ContainerExited, StartedAt: at(9), FinishedAt: at(1)})),
+			actions: "StartContainer container=b attempt=2; RemoveContainer container=b id=b0",
+		},
 		"completed":                            {in: situation(policy(v1.RestartPolicyOnFailure), exited("a", 0, 1, "")), actions: "StopSandbox id=s0", phase: plan.Terminating},
 		"OOMKilled is no success":              {in: situation(policy(v1.RestartPolicyOnFailure), has(pod.Container{Name: "a", State: pod.ContainerExited, Reason: "OOMKilled", StartedAt: at(9), FinishedAt: at(1)})), actions: "StartContainer container=a attempt=1"},
 		"init first":                           {in: situation(initContainer("init", false)), actions: "StartContainer container=init attempt=0"},
@@ -305,6 +312,8 @@ func TestNext(t *testing.T) {
 		"the last sidecar goes first":   {in: situation(initContainer("side", true), initContainer("b", true), running("side"), running("b"), deleted(20)), actions: "KillContainer container=b id=b-id grace=20s reason=Killing", phase: plan.Terminating},
 		"eviction":                      {in: situation(running("a"), func(in *plan.Input) { in.Eviction = &plan.Eviction{Reason: "Evicted", Grace: 10 * time.Second} }), actions: "KillContainer container=a id=a-id grace=10s reason=Killing", phase: plan.Terminating},
 		"eviction, the pod's own grace": {in: situation(running("a"), func(in *plan.Input) { in.Eviction = &plan.Eviction{Grace: time.Minute} }), actions: "KillContainer container=a id=a-id grace=30s reason=Killing", phase: plan.Terminating},
+		"eviction of a deleted pod":     {in: situation(running("a"), deleted(60), func(in *plan.Input) { in.Eviction = &plan.Eviction{Grace: 5 * time.Second} }), actions: "KillContainer container=a id=a-id grace=5s reason=Killing", phase: plan.Terminating},
+		"deletion of an evicted pod":    {in: situation(running("a"), deleted(4), func(in *plan.Input) { in.Eviction = &plan.Eviction{Grace: 20 * time.Second} }), actions: "KillContainer container=a id=a-id grace=4s reason=Killing", phase: plan.Terminating},
 		"eviction at once":              {in: situation(running("a"), func(in *plan.Input) { in.Eviction = &plan.Eviction{} }), actions: "KillContainer container=a id=a-id grace=0s reason=Killing", phase: plan.Terminating},
 		"deadline to come":              {in: situation(running("a"), activeDeadline(60, 20)), again: 40 * time.Second},
 		"deadline is over":              {in: situation(running("a"), activeDeadline(60, 60)), actions: "KillContainer container=a id=a-id grace=30s reason=Killing", phase: plan.Terminating},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,7 @@ func TestProperties(t *testing.T) {
 		n = 1
 	}
 	t.Logf("%d histories, the first has seed %d; one alone: -run TestProperties -args -one -seed <seed>", n, first)
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // it is mostly garbage, and there is little of it at a time
 	var next, steps atomic.Uint64
 	var bad atomic.Int64
 	var workers sync.WaitGroup
@@ -106,6 +108,9 @@ func historyOf(r *rand.Rand, verbose bool) (m *model, err error) {
 			m.logf("%s", broken)
 		}
 	}()
+	if r.IntN(16) == 0 {
+		m.crashLoop()
+	}
 	for range 6 + r.IntN(26) {
 		m.step()
 		m.work(r)
@@ -123,6 +128,30 @@ func historyOf(r *rand.Rand, verbose bool) (m *model, err error) {
 		}
 	}
 	return m, nil
+}
+
+// crashLoop lets everything go well but for containers that crash as soon as they run, until the longest back-off is reached.
+func (m *model) crashLoop() {
+	m.in.Volumes.Ready = true
+	for range 60 {
+		m.in.Now = m.in.Now.Add(time.Millisecond)
+		p := m.step()
+		for len(m.pending) > 0 {
+			m.complete(0, true)
+		}
+		for _, c := range m.world.Running() {
+			spec := pod.FindContainer(m.in.Pod, c.Name)
+			if m.isInit(c.Name) {
+				m.world.end(c.ID, 0, false, m.in.Now)
+			} else if spec.Lifecycle == nil {
+				m.world.end(c.ID, 1, false, m.in.Now)
+			}
+		}
+		m.inspect()
+		if len(p.Actions) == 0 && p.Again.After(m.in.Now) {
+			m.in.Now = p.Again
+		}
+	}
 }
 
 // work lets actions go on, end or fail, and something happen besides.

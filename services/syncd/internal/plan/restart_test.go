@@ -98,6 +98,53 @@ func TestRestartAllContainers(t *testing.T) {
 	}
 }
 
+// TestRestartAllContainersEndsWhatIsLost ends containers of the time before that the runtime lost track of: their successors wait for that.
+func TestRestartAllContainersEndsWhatIsLost(t *testing.T) {
+	in := restartsAll("source")
+	at := in.Now.Add(-10 * time.Second)
+	in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{Name: "other", Image: "i"})
+	in.Runtime.Containers = []pod.Container{
+		ended("source", "s0", 88, at), {Name: "other", ID: "o0", SandboxID: "s", State: pod.ContainerUnknown, CreatedAt: at.Add(-time.Minute)},
+	}
+	if p := plan.Next(in); !plans(p, plan.KillContainer, "other") {
+		t.Errorf("a container in an unknown state is left: %v", p.Actions)
+	}
+}
+
+// TestRestartAllContainersBacksOff keeps a series of delays for each container that makes all restart, however many there are.
+func TestRestartAllContainersBacksOff(t *testing.T) {
+	in := restartsAll("a", "b")
+	at := in.Now.Add(-time.Minute)
+	first, second := ended("a", "a0", 88, at), ended("b", "b0", 88, at.Add(time.Second))
+	first.Annotations = map[string]string{plan.AnnotationRestartDelay: "20s"}
+	in.Runtime.Containers = []pod.Container{first, second}
+	in.Images = map[string]plan.Image{"a": {Ref: "i", Ready: true}, "b": {Ref: "i", Ready: true}}
+	want := map[string]time.Duration{"a": 40 * time.Second, "b": 10 * time.Second}
+	for _, action := range plan.Next(in).Actions {
+		if action.Kind == plan.StartContainer && action.Delay != want[action.Container] {
+			t.Errorf("%s owes %s, want %s", action, action.Delay, want[action.Container])
+		}
+		delete(want, action.Container)
+	}
+	if len(want) > 0 {
+		t.Errorf("not started: %v", want)
+	}
+}
+
+// restartsAll is a pod in which the end with 88 of each of these containers makes all restart.
+func restartsAll(names ...string) plan.Input {
+	never := v1.ContainerRestartPolicyNever
+	in := restartInput(v1.RestartPolicyNever)
+	for _, name := range names {
+		in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{
+			Name: name, Image: "i", RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{{
+				Action: v1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: "In", Values: []int32{88}},
+			}},
+		})
+	}
+	return in
+}
+
 func restartInput(policy v1.RestartPolicy, containers ...v1.Container) plan.Input {
 	if policy == "" {
 		policy = v1.RestartPolicyAlways

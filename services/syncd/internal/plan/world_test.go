@@ -34,6 +34,8 @@ type life struct {
 	oom               bool
 	// killed: the worker ended it in order to restart it. lost: the runtime has no record of it any more, though nobody removed it.
 	killed, lost bool
+	// ghost: it was made for a process that was gone.
+	ghost bool
 	// shown: a status that said so was stored after it had ended.
 	shown bool
 }

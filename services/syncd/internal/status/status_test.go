@@ -207,6 +207,27 @@ func TestDetails(t *testing.T) {
 	}
 }
 
+// TestUnobserved tells why a pod is being stopped though the runtime can't be asked, and nothing else.
+func TestUnobserved(t *testing.T) {
+	before := makeStatus(running("a"))
+	after := status.Unobserved(&before, &plan.Stop{Cause: plan.CauseDeadline, Reason: "DeadlineExceeded", Message: "too long"})
+	if after.Reason != "DeadlineExceeded" || after.Message != "too long" || before.Reason != "" || brief(after) != brief(&before) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if again := status.Unobserved(after, &plan.Stop{Cause: plan.CauseEviction, Reason: "Evicted"}); again.Reason != "DeadlineExceeded" {
+		t.Errorf("the reason became %s", again.Reason)
+	}
+}
+
+// TestTheEndIsFinal keeps what was told of a pod that is over while its containers are removed.
+func TestTheEndIsFinal(t *testing.T) {
+	end := makeStatus(policy(v1.RestartPolicyNever), deadSandbox, exited("a", 3, ""), stopped(plan.CauseDeletion, ""))
+	later := makeStatus(policy(v1.RestartPolicyNever), noSandbox, stopped(plan.CauseDeletion, ""), previous(end))
+	if got := later.ContainerStatuses[0].State.Terminated; got == nil || got.ExitCode != 3 {
+		t.Errorf("after its removal the container is %+v", later.ContainerStatuses[0].State)
+	}
+}
+
 func TestTransitionTimes(t *testing.T) {
 	first := makeStatus(running("a"))
 	later := makeStatus(running("a"), previous(first), func(in *status.Input) { in.Now = now.Add(time.Hour) })

@@ -186,6 +186,34 @@ func TestEviction(t *testing.T) {
 	})
 }
 
+// TestGraceGoesOnInTheNextProcess evicts a pod that does not stop by itself, and replaces the process half-way: the time that is left is not given anew.
+func TestGraceGoesOnInTheNextProcess(t *testing.T) {
+	stubborn := func(pod.Container, *cri.ContainerConfig) crifake.Behavior { return crifake.Behavior{IgnoreStop: true} }
+	inBubble(t, crifake.Options{Behavior: stubborn}, func(w *world) {
+		p := w.start()
+		w.wish(newPod("a", container("main")))
+		synctest.Wait()
+		order := &plan.Eviction{Reason: "Evicted", Message: "The node was low on resource: memory.", Grace: 20 * time.Second}
+		p.m.EvictionChanged("uid-a", order)
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		p.kill()
+		p = w.start()
+		defer p.kill()
+		p.m.EvictionChanged("uid-a", order)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if len(w.runtimePod("uid-a").Running()) != 1 {
+			t.Fatal("ended before its time")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := len(w.runtimePod("uid-a").Running()); n != 0 {
+			t.Errorf("%d containers run 21 s after an eviction within 20 s", n)
+		}
+	})
+}
+
 func TestOrphansAreEnded(t *testing.T) {
 	inBubble(t, crifake.Options{}, func(w *world) {
 		p := w.start()

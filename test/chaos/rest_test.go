@@ -1,0 +1,206 @@
+package chaos_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/podplane/podplane/internal/cri"
+	"github.com/podplane/podplane/internal/pod"
+)
+
+func sortedNames(m map[string]*kind) []string { return slices.Sorted(maps.Keys(m)) }
+
+// agree compares what is wished for, what the API shows and what the runtime has.
+func (s *stage) agree(ctx context.Context) error {
+	shown, err := s.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	has, err := s.client.ListPods(ctx, cri.Filter{})
+	if err != nil {
+		return err
+	}
+	byUID := make(map[string]*pod.RuntimePod)
+	for i := range has {
+		byUID[has[i].UID] = &has[i]
+	}
+	found := make(map[string]bool)
+	for i := range shown {
+		p := &shown[i]
+		k := s.wanted[p.Name]
+		if k == nil {
+			return wrong(p.Name, "it was deleted and is still there: annotations %v, %s", p.Annotations, brief(p))
+		}
+		found[p.Name] = true
+		if err := agreeOn(p, k, byUID[string(p.UID)]); err != nil {
+			return err
+		}
+		delete(byUID, string(p.UID))
+	}
+	for _, p := range byUID {
+		return fmt.Errorf("the runtime has %d sandboxes and %d containers of %s (%s), which is no pod any more", len(p.Sandboxes), len(p.Containers), p.Name, p.UID)
+	}
+	for name := range s.wanted {
+		if !found[name] {
+			return wrong(name, "it was created, and is not there")
+		}
+	}
+	return nil
+}
+
+// agreeOn compares a pod with what the runtime has of it.
+func agreeOn(p *corev1.Pod, k *kind, has *pod.RuntimePod) error {
+	if has == nil {
+		has = &pod.RuntimePod{}
+	}
+	running := has.Running()
+	if err := k.check(p, len(running)); err != nil {
+		return err
+	}
+	if n := ready(has); k.runs > 0 && n != 1 || k.runs == 0 && n != 0 {
+		return wrong(p.Name, "%d ready sandboxes of a %s", n, k.name)
+	}
+	shown := make(map[string]string)
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				_, shown[list[i].Name], _ = strings.Cut(list[i].ContainerID, "://")
+			}
+		}
+	}
+	for _, c := range running {
+		if k.runs > 0 && shown[c.Name] != c.ID {
+			return wrong(p.Name, "container %s runs as %s, the status says %q", c.Name, c.ID, shown[c.Name])
+		}
+	}
+	return nil
+}
+
+// nothingLeft looks for all that pods that are gone could leave.
+func (s *stage) nothingLeft(ctx context.Context) error {
+	has, err := s.client.ListPods(ctx, cri.Filter{})
+	if err != nil {
+		return err
+	}
+	if len(has) > 0 {
+		return fmt.Errorf("the runtime has %d pods, the first: %+v", len(has), has[0])
+	}
+	for _, kind := range []string{"tasks", "containers"} {
+		for _, line := range strings.Split(strings.TrimSpace(s.node.Ctr(s.t, kind, "ls", "-q")), "\n") {
+			if line != "" && !strings.Contains(line, "level=warning") {
+				return fmt.Errorf("containerd has %s: %s", kind, line)
+			}
+		}
+	}
+	for _, look := range []func() error{s.mountsLeft, s.directoriesLeft, s.cgroupsLeft, s.processesLeft} {
+		if err := look(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountsLeft finds mounts of pods, volumes and containers.
+func (s *stage) mountsLeft() error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], s.node.Dir+"/") {
+			return fmt.Errorf("a mount is left: %s", line)
+		}
+	}
+	return nil
+}
+
+func (s *stage) directoriesLeft() error {
+	for _, dir := range []string{filepath.Join(s.Root(), "pods"), s.PodLogDir()} {
+		left, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || len(left) > 0 {
+			return fmt.Errorf("directories of pods are left: %v %w", left, err)
+		}
+	}
+	return nil
+}
+
+// cgroupsLeft finds cgroups of pods and containers below that of the stage, in any hierarchy.
+func (s *stage) cgroupsLeft() error {
+	return filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went while we looked
+		}
+		if d.IsDir() && strings.Contains(path, s.cgroup+"/") && (strings.HasPrefix(d.Name(), "pod") || strings.Contains(path, "/pod")) {
+			return fmt.Errorf("a cgroup is left: %s", path)
+		}
+		return nil
+	})
+}
+
+// processesLeft finds shims of the node's containerd.
+func (s *stage) processesLeft() error {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	for _, f := range lines {
+		line, err := os.ReadFile(f)
+		if err != nil {
+			continue // it ended while we looked
+		}
+		if text := strings.ReplaceAll(string(line), "\x00", " "); strings.Contains(text, "containerd-shim") && strings.Contains(text, s.node.Dir) {
+			return fmt.Errorf("a shim is left: %s: %s", f, text)
+		}
+	}
+	return nil
+}
+
+// fewMore is how many more goroutines a service may have than before: connections come and go.
+const fewMore = 8
+
+// settled waits until no service has many more goroutines than before, and says how many each has. Without a before it waits until they stop changing.
+func (s *stage) settled(ctx context.Context, before map[string]int) map[string]int {
+	s.t.Helper()
+	var now, last map[string]int
+	s.eventually(ctx, "goroutines", func(ctx context.Context) error {
+		var err error
+		if now, err = s.goroutines(ctx); err != nil {
+			return err
+		}
+		if before == nil {
+			was := last
+			if last = now; !maps.Equal(was, now) {
+				return fmt.Errorf("%v, then %v", was, now)
+			}
+			return nil
+		}
+		for service, n := range now {
+			if n > before[service]+fewMore {
+				return fmt.Errorf("%s has %d goroutines, before it had %d", service, n, before[service])
+			}
+		}
+		return nil
+	})
+	return now
+}
+
+// readGauge reads one value out of a page of metrics.
+func readGauge(r io.Reader, name string) (int, error) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			return strconv.Atoi(value)
+		}
+	}
+	return 0, fmt.Errorf("no metric %s: %w", name, lines.Err())
+}
