@@ -80,7 +80,7 @@ func (s *stage) create(ctx context.Context) {
 // comeOrGo creates or deletes a pod, after a random pause.
 func (s *stage) comeOrGo(ctx context.Context) {
 	s.t.Helper()
-	s.pause(ctx, time.Duration(s.rand.IntN(1500))*time.Millisecond)
+	s.pause(ctx, time.Duration(s.rand.IntN(1200))*time.Millisecond)
 	names := sortedNames(s.wanted)
 	if len(names) < alive && s.rand.IntN(alive) >= len(names)/2 {
 		s.create(ctx)

@@ -108,10 +108,10 @@ func historyOf(r *rand.Rand, verbose bool) (m *model, err error) {
 			m.logf("%s", broken)
 		}
 	}()
-	if r.IntN(16) == 0 {
+	if r.IntN(64) == 0 {
 		m.crashLoop()
 	}
-	for range 6 + r.IntN(26) {
+	for range 6 + r.IntN(22) {
 		m.step()
 		m.work(r)
 		if m.gone {
