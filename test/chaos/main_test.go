@@ -58,6 +58,7 @@ type stage struct {
 	ended  int
 	kills  map[string]*atomic.Int32
 	killMu sync.Mutex
+	shims  int // that were there when it was last looked for processes
 }
 
 func newStage(t *testing.T, r *rand.Rand) (*stage, *testkit.CRIProxy) {

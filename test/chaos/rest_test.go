@@ -147,22 +147,47 @@ func (s *stage) cgroupsLeft() error {
 	})
 }
 
-// processesLeft finds shims of the node's containerd.
+// processesLeft finds processes of pods: what runs below a shim of the node's containerd. An empty shim is containerd's own: one can stay behind when the call that
+// makes a sandbox is cut off, and goes when containerd starts again.
 func (s *stage) processesLeft() error {
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return err
 	}
-	for _, f := range lines {
-		line, err := os.ReadFile(f)
+	parents := make(map[string]string)
+	for _, f := range stats {
+		data, err := os.ReadFile(f)
 		if err != nil {
 			continue // it ended while we looked
 		}
-		if text := strings.ReplaceAll(string(line), "\x00", " "); strings.Contains(text, "containerd-shim") && strings.Contains(text, s.node.Dir) {
-			return fmt.Errorf("a shim is left: %s: %s", f, text)
+		// The name in parentheses may hold spaces; after it come the state and the parent.
+		if _, rest, found := strings.Cut(string(data), ") "); found {
+			if fields := strings.Fields(rest); len(fields) > 1 {
+				parents[filepath.Base(filepath.Dir(f))] = fields[1]
+			}
+		}
+	}
+	s.shims = 0
+	for pid := range parents {
+		line := commandLine(pid)
+		if strings.Contains(line, "containerd-shim") && strings.Contains(line, s.node.Dir) {
+			s.shims++
+			continue
+		}
+		if parent := commandLine(parents[pid]); strings.Contains(parent, "containerd-shim") && strings.Contains(parent, s.node.Dir) {
+			return fmt.Errorf("process %s (%s) is left below %s", pid, line, parent)
 		}
 	}
 	return nil
+}
+
+// commandLine is a process's, empty when it has ended.
+func commandLine(pid string) string {
+	line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(string(line), "\x00", " ")
 }
 
 // fewMore is how many more goroutines a service may have than before: connections come and go.
