@@ -115,7 +115,7 @@ func (s *stage) removeAll(ctx context.Context) {
 		s.remove(ctx, name, 1)
 	}
 	s.eventually(ctx, "all pods are gone", func(ctx context.Context) error {
-		list, err := s.Pods(ctx)
+		list, err := s.list(ctx)
 		if err != nil || len(list) == 0 {
 			return err
 		}

@@ -3,9 +3,11 @@ package chaos_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,9 +22,22 @@ import (
 
 func sortedNames(m map[string]*kind) []string { return slices.Sorted(maps.Keys(m)) }
 
+// list is all pods that the API shows.
+func (s *stage) list(ctx context.Context) ([]corev1.Pod, error) {
+	a, err := s.Want(ctx, http.StatusOK, http.MethodGet, "/api/v1/pods", "", nil)
+	if err != nil {
+		return nil, err
+	}
+	var l corev1.PodList
+	if err := json.Unmarshal(a.Body, &l); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", a.Body, err)
+	}
+	return l.Items, nil
+}
+
 // agree compares what is wished for, what the API shows and what the runtime has.
 func (s *stage) agree(ctx context.Context) error {
-	shown, err := s.Pods(ctx)
+	shown, err := s.list(ctx)
 	if err != nil {
 		return err
 	}

@@ -98,6 +98,9 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 	if newest != nil && newest.State == pod.ContainerRunning {
 		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(newest.StartedAt)}}
 	}
+	if init && !plan.IsSidecar(spec) && (newest == nil || (newest.State == pod.ContainerExited && newest.ExitCode != 0)) && in.currentInitialized() {
+		return v1.ContainerState{Terminated: in.lostInit(prev)}
+	}
 	waiting := in.waiting(spec)
 	if newest != nil && newest.State == pod.ContainerExited && (waiting == nil || in.Plan.Phase != plan.Syncing || in.StaysEnded(spec)) {
 		return v1.ContainerState{Terminated: in.terminated(newest)}
@@ -107,9 +110,6 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 			ExitCode: 137, Reason: ReasonContainerStatusUnknown, ContainerID: in.RuntimeName + "://" + newest.ID,
 			Message: "The container could not be located when its state was read",
 		}}
-	}
-	if newest == nil && init && !plan.IsSidecar(spec) && in.currentInitialized() {
-		return v1.ContainerState{Terminated: in.lostInit(prev)}
 	}
 	if newest == nil && in.Plan.Phase != plan.Syncing && prev != nil && prev.State.Terminated != nil {
 		return prev.State
@@ -122,7 +122,7 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 
 // lostInit is the state of an init container that must have succeeded but whose record is gone.
 func (in *Input) lostInit(prev *v1.ContainerStatus) *v1.ContainerStateTerminated {
-	if prev != nil && prev.State.Terminated != nil {
+	if prev != nil && prev.State.Terminated != nil && prev.State.Terminated.ExitCode == 0 {
 		return prev.State.Terminated
 	}
 	return &v1.ContainerStateTerminated{
