@@ -23,7 +23,7 @@ unformatted=$(gofumpt -l "${files[@]}") || fail "gofumpt"
 skips=$(grep -nE '\b[a-z]+\.(Skip|Skipf|SkipNow)\(|testing\.Short\(' -- $(printf '%s\n' "${files[@]}" | grep -E '(_test\.go$|^internal/testkit/|^test/)')) && fail "tests must not skip:"$'\n'"$skips"
 # Words of unfinished work.
 unfinished=$(grep -nE '\b(TODO|FIXME|XXX)\b' -- "${files[@]}") && fail "unfinished:"$'\n'"$unfinished"
-for script in .ci/run tools/*.sh test/compose/*.sh; do
+for script in .ci/run tools/*.sh test/compose/*.sh test/vm/*.sh; do
   bash -n "$script" || fail "$script"
 done
 
