@@ -38,6 +38,7 @@ type Config struct {
 	ImageGCHigh                int           `json:"imageGCHighThresholdPercent" usage:"disk usage in percent at which unused images are removed; 100 for never"`
 	ImageGCLow                 int           `json:"imageGCLowThresholdPercent" usage:"disk usage in percent down to which unused images are removed"`
 	ImageMinAge                time.Duration `json:"imageMinimumGCAge" usage:"how long an unused image stays at least"`
+	ImageMaxAge                time.Duration `json:"imageMaximumGCAge" usage:"how long an unused image stays at most, also where there is room; 0 for as long as there is"`
 	ImageGCPeriod              time.Duration `json:"imageGCPeriod" usage:"time between looks at images"`
 	ProcRoot                   string        `json:"procRoot" usage:"where procfs of the host is"`
 	CgroupRoot                 string        `json:"cgroupRoot" usage:"where the cgroup hierarchies of the host are"`
@@ -69,6 +70,9 @@ func (c *Config) Validate(path *field.Path) field.ErrorList {
 	}
 	if c.ImageMinAge < 0 {
 		list = append(list, field.Invalid(path.Child("imageMinimumGCAge"), c.ImageMinAge.String(), "must not be negative"))
+	}
+	if c.ImageMaxAge != 0 && c.ImageMaxAge <= c.ImageMinAge {
+		list = append(list, field.Invalid(path.Child("imageMaximumGCAge"), c.ImageMaxAge.String(), "must be more than imageMinimumGCAge, or 0"))
 	}
 	if c.ImageGCPeriod < time.Second {
 		list = append(list, field.Invalid(path.Child("imageGCPeriod"), c.ImageGCPeriod.String(), "must be at least 1s"))
@@ -218,7 +222,7 @@ func watchPressure(ctx context.Context, deps daemon.Deps, sensors *signals.Reade
 
 func startImages(cfg Config, deps daemon.Deps, runtime images.Runtime, table *feed.Table, sensors *signals.Reader) *images.Collector {
 	return images.New(runtime, images.Options{
-		High: cfg.ImageGCHigh, Low: cfg.ImageGCLow, MinAge: cfg.ImageMinAge, Period: cfg.ImageGCPeriod,
+		High: cfg.ImageGCHigh, Low: cfg.ImageGCLow, MinAge: cfg.ImageMinAge, MaxAge: cfg.ImageMaxAge, Period: cfg.ImageGCPeriod,
 		Desired: func() (names []string, known bool) {
 			for _, p := range table.List() {
 				names = append(names, p.Images...)

@@ -1,5 +1,5 @@
 // Package images removes images that nobody uses: all of them when a disk signal crosses its threshold, the longest
-// unused when the file system of images fills beyond the high mark.
+// unused when the file system of images fills beyond the high mark, and, if asked to, those that nobody has used for long.
 //
 // It owns the knowledge since when an image is there and unused, which begins with each process: for the first minutes
 // of a process (the minimum age) nothing is removed. In use is what any container of the runtime refers to, ours or not,
@@ -38,6 +38,8 @@ type Options struct {
 	High, Low int
 	// MinAge is how long an image stays at least.
 	MinAge time.Duration
+	// MaxAge is how long an unused image stays at most, counted from the start of the process at the earliest; 0: as long as there is room.
+	MaxAge time.Duration
 	// Period is the time between looks.
 	Period time.Duration
 	// Desired names the images of desired pods; false when that is not known yet: then nothing is removed.
@@ -56,6 +58,7 @@ type Options struct {
 const (
 	ReasonImageGCFailed       = "ImageGCFailed"
 	ReasonFreeDiskSpaceFailed = "FreeDiskSpaceFailed"
+	ReasonInvalidDiskCapacity = "InvalidDiskCapacity"
 )
 
 const (
@@ -75,15 +78,20 @@ type Collector struct {
 
 type times struct{ detected, used time.Time }
 
-// reasonSpace is why images are removed.
-const reasonSpace = "space"
+// Why images are removed.
+const (
+	reasonSpace = "space"
+	reasonAge   = "age"
+)
 
 // New makes a collector.
 func New(rt Runtime, opts Options) *Collector {
 	c := &Collector{rt: rt, opts: opts, seen: make(map[string]times), removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_image_garbage_collected_total", Help: "Images removed because nobody used them, by reason.",
 	}, []string{"reason"})}
-	c.removed.WithLabelValues(reasonSpace) // from 0 on, so that the first is an increase
+	for _, reason := range []string{reasonSpace, reasonAge} { // from 0 on, so that the first is an increase
+		c.removed.WithLabelValues(reason)
+	}
 	if opts.Registry != nil {
 		opts.Registry.MustRegister(c.removed)
 	}
@@ -129,15 +137,27 @@ func (c *Collector) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if old := policy.Overdue(images, c.opts.MaxAge, time.Now()); len(old) > 0 {
+		if _, err := c.remove(ctx, old, reasonAge); err != nil {
+			return err
+		}
+		if images, err = c.detect(ctx); err != nil {
+			return err
+		}
+	}
 	usage := c.opts.Usage()
 	if usage.Err != nil {
 		return nil // said by the one who measures
+	}
+	if usage.Capacity <= 0 {
+		c.opts.OnFailure(ReasonInvalidDiskCapacity, fmt.Errorf("invalid capacity %d on the file system of images", usage.Capacity))
+		return nil
 	}
 	free := policy.ToFree(usage.Capacity, usage.Available, c.opts.High, c.opts.Low)
 	if free == 0 {
 		return nil
 	}
-	freed, err := c.remove(ctx, policy.Collect(images, free, c.opts.MinAge, time.Now()))
+	freed, err := c.remove(ctx, policy.Collect(images, free, c.opts.MinAge, time.Now()), reasonSpace)
 	c.opts.Log.InfoContext(ctx, "removed unused images", "wanted", free, "freed", freed, "error", err)
 	if err == nil && freed < free {
 		err := fmt.Errorf("the file system of images is above its high mark of %d%%: wanted to free %d bytes, freed %d", c.opts.High, free, freed)
@@ -170,7 +190,7 @@ func (c *Collector) DeleteUnused(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.remove(ctx, policy.Collect(images, -1, c.opts.MinAge, time.Now()))
+	return c.remove(ctx, policy.Collect(images, -1, c.opts.MinAge, time.Now()), reasonSpace)
 }
 
 // detect lists the images with what is known of their use.
@@ -228,7 +248,7 @@ func (c *Collector) note(list []cri.Image, used map[string]bool, known bool) []p
 	return images
 }
 
-func (c *Collector) remove(ctx context.Context, images []policy.Image) (freed int64, err error) {
+func (c *Collector) remove(ctx context.Context, images []policy.Image, reason string) (freed int64, err error) {
 	for _, image := range images {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		e := c.rt.RemoveImage(bounded, cri.ImageSpec{Image: image.ID})
@@ -241,7 +261,7 @@ func (c *Collector) remove(ctx context.Context, images []policy.Image) (freed in
 			continue
 		}
 		delete(c.seen, image.ID)
-		c.removed.WithLabelValues(reasonSpace).Inc()
+		c.removed.WithLabelValues(reason).Inc()
 		freed += image.Size
 		c.opts.Log.InfoContext(ctx, "removed an unused image", "container.image.id", image.ID, "bytes", image.Size, "unused.since", image.LastUsed)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/cri/crifake"
 	"github.com/podplane/podplane/internal/fault"
@@ -47,7 +49,7 @@ func (w *world) present(t *testing.T) []string {
 }
 
 // bubble runs a collector in virtual time. The image of another node's container and that of a desired pod are in use.
-func bubble(t *testing.T, f func(*testing.T, *world, *images.Collector)) {
+func bubble(t *testing.T, f func(*testing.T, *world, *images.Collector), change ...func(*images.Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{Runtime: crifake.New(crifake.Options{Node: "n"}).For(""), known: true}
@@ -64,7 +66,7 @@ func bubble(t *testing.T, f func(*testing.T, *world, *images.Collector)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := images.New(w, images.Options{
+		options := images.Options{
 			High: 85, Low: 80, MinAge: 2 * time.Minute, Period: 5 * time.Minute, Log: slog.New(slog.DiscardHandler),
 			Desired: func() ([]string, bool) {
 				w.mu.Lock()
@@ -78,7 +80,11 @@ func bubble(t *testing.T, f func(*testing.T, *world, *images.Collector)) {
 			},
 			OnFilesystem: func(path string, err error) { w.set(func() { w.where, w.whereErr = path, err }) },
 			OnFailure:    func(reason string, _ error) { w.set(func() { w.failures = append(w.failures, reason) }) },
-		})
+		}
+		for _, f := range change {
+			f(&options)
+		}
+		c := images.New(w, options)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
@@ -159,5 +165,46 @@ func TestRuntimeAway(t *testing.T) {
 				t.Errorf("after its return: %v", w.whereErr)
 			}
 		})
+	})
+}
+
+func TestByAge(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	bubble(t, func(t *testing.T, w *world, _ *images.Collector) {
+		sleep(55 * time.Minute)
+		w.AddImage("example.test/late:1")
+		sleep(4 * time.Minute)
+		if n := len(w.present(t)); n != 5 {
+			t.Errorf("%d images before their time", n)
+		}
+		sleep(6 * time.Minute)
+		if got := w.present(t); !slices.Equal(got, []string{"example.test/desired:1", "example.test/late:1", "example.test/used:1"}) {
+			t.Errorf("left: %v", got)
+		}
+		families, err := registry.Gather()
+		if err != nil || len(families) != 1 {
+			t.Fatalf("metrics: %v, %v", families, err)
+		}
+		for _, m := range families[0].GetMetric() {
+			want := map[string]float64{"age": 2, "space": 0}[m.GetLabel()[0].GetValue()]
+			if got := m.GetCounter().GetValue(); got != want {
+				t.Errorf("%v: want %v", m, want)
+			}
+		}
+	}, func(o *images.Options) { o.MaxAge, o.High, o.Registry = time.Hour, 100, registry })
+}
+
+func TestInvalidCapacity(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, _ *images.Collector) {
+		w.set(func() { w.usage = policy.Observation{Signal: policy.ImagefsAvailable} })
+		sleep(6 * time.Minute)
+		w.set(func() {
+			if !slices.Contains(w.failures, images.ReasonInvalidDiskCapacity) {
+				t.Errorf("failures %v", w.failures)
+			}
+		})
+		if n := len(w.present(t)); n != 4 {
+			t.Errorf("%d images are left", n)
+		}
 	})
 }

@@ -42,6 +42,20 @@ func Collect(images []Image, free int64, minAge time.Duration, now time.Time) []
 	return candidates
 }
 
+// Overdue returns the images that nobody has used for longer than maxAge; none where that is 0.
+func Overdue(images []Image, maxAge time.Duration, now time.Time) []Image {
+	if maxAge <= 0 {
+		return nil
+	}
+	var old []Image
+	for _, i := range Collect(images, -1, maxAge, now) {
+		if now.Sub(i.LastUsed) > maxAge {
+			old = append(old, i)
+		}
+	}
+	return old
+}
+
 // ToFree is how many bytes must go so that a file system falls from above the high to the low threshold (in percent); 0
 // when it is not above.
 func ToFree(capacity, available int64, high, low int) int64 {

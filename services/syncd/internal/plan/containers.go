@@ -202,6 +202,10 @@ func (in *Input) attempt(name string, newest *pod.Container) uint32 {
 		}
 	}
 	prev := in.previous(name)
+	never := prev == nil || (prev.ContainerID == "" && prev.LastTerminationState.Terminated == nil)
+	if last, logged := in.Logged[name]; logged && never && newest == nil {
+		n = max(n, last+1)
+	}
 	if prev == nil || prev.RestartCount < 0 {
 		return n
 	}

@@ -202,6 +202,8 @@ type Input struct {
 	Previous *v1.PodStatus
 	// MaxRestartDelay caps the crash-loop back-off; 0: 300 s.
 	MaxRestartDelay time.Duration
+	// Logged is the highest restart count, by container, of which a log is left; only known where nothing else tells of earlier instances.
+	Logged map[string]uint32
 	// Surplus holds the IDs of dead containers that are to go, because the node has too many in all.
 	Surplus map[string]bool
 	// Cleaned: directories and cgroups of the pod are gone.

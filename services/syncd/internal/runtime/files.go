@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -93,6 +94,28 @@ func readLogTail(path string, limit int) string {
 	}
 	text := b.String()
 	return text[max(0, len(text)-limit):]
+}
+
+// Logged is the highest restart count of each container of which a log is left.
+func (e *Executor) Logged(p *v1.Pod) map[string]uint32 {
+	counts := make(map[string]uint32)
+	containers, err := os.ReadDir(e.LogDir(p))
+	if err != nil {
+		return counts // there are none
+	}
+	for _, c := range containers {
+		logs, err := os.ReadDir(filepath.Join(e.LogDir(p), c.Name()))
+		if err != nil {
+			continue
+		}
+		for _, log := range logs { // <restart count>.log, and what was rotated away of it
+			number, _, _ := strings.Cut(log.Name(), ".")
+			if n, err := strconv.ParseUint(number, 10, 31); err == nil {
+				counts[c.Name()] = max(counts[c.Name()], uint32(n))
+			}
+		}
+	}
+	return counts
 }
 
 // RemoveContainer removes a dead container with its log and its termination message.

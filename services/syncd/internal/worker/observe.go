@@ -79,6 +79,9 @@ func (w *worker) inspected(seen pod.RuntimePod, err error) {
 	case err == nil:
 		w.stale, w.inspectFails, w.away = false, 0, ""
 		w.awaySince = time.Time{}
+		if w.unrecorded && w.logged == nil {
+			w.logged = w.m.deps.Files.Logged(w.pod)
+		}
 		w.view.merge(seen, nil)
 		w.readMessages()
 		return

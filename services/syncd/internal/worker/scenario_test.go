@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -306,6 +308,31 @@ func TestDeadContainersOfTheNode(t *testing.T) {
 		}
 		if c := w.status("uid-loop").ContainerStatuses[0]; c.RestartCount < 3 || (c.LastTerminationState.Terminated == nil && c.State.Terminated == nil) {
 			t.Errorf("a container that is restarted: %+v", c)
+		}
+	})
+}
+
+// Where neither the runtime nor a status tells of earlier instances, the logs do: restarts are counted on, and no log is written over.
+func TestRestartCountFromLogs(t *testing.T) {
+	inBubble(t, crifake.Options{}, func(w *world) {
+		a := newPod("a", container("main"), container("side"))
+		dir := filepath.Join(w.logs, a.Namespace+"_"+a.Name+"_"+string(a.UID), "main")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"2.log", "6.log.20260101-000000.gz", "notes"} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.mu.Lock()
+		w.pods["uid-a"] = a
+		w.mu.Unlock()
+		p := w.start()
+		defer p.kill()
+		synctest.Wait()
+		if s := w.status("uid-a").ContainerStatuses; len(s) != 2 || s[0].RestartCount != 7 || s[1].RestartCount != 0 || !w.isReady("uid-a") {
+			t.Errorf("restarts: %+v", s)
 		}
 	})
 }

@@ -53,6 +53,8 @@ type Ender interface {
 type Files interface {
 	// Cleanup removes the pod's directories, logs and cgroups.
 	Cleanup(ctx context.Context, p *v1.Pod) error
+	// Logged is the highest restart count of each container of which a log is left.
+	Logged(p *v1.Pod) map[string]uint32
 	// TerminationMessage reads what an ended container left to say.
 	TerminationMessage(p *v1.Pod, c *pod.Container) string
 }

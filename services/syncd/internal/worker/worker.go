@@ -97,6 +97,10 @@ type worker struct {
 	holdUntil time.Time
 	waiting   []*podplanev1.Waiting
 	wasReady  bool
+	// unrecorded: the pod may have run before, and no status tells of it.
+	unrecorded bool
+	// logged are the restart counts that logs tell of, where no status does.
+	logged map[string]uint32
 	// surplus are dead containers of the node that are to go; shared, never changed.
 	surplus map[string]bool
 	// terminated says to others that the phase is Terminated.
@@ -121,6 +125,7 @@ func newWorker(m *Manager, uid string, c PodChange) *worker {
 			Containers: make(map[string]bool), Images: make(map[string]bool), Kills: make(map[string]time.Time), Removals: make(map[string]bool),
 		},
 	}
+	w.unrecorded = c.Status == nil && !c.Fresh
 	w.restore(c.Status)
 	w.desire(c.Pod)
 	return w
@@ -288,7 +293,7 @@ func (w *worker) input() plan.Input {
 		Runtime: &w.view.runtime, Stale: w.stale, RuntimeError: w.away, RuntimeErrorSince: w.awaySince,
 		Busy: w.busy, Volumes: w.volumeState(), Probes: w.probes, Images: w.images,
 		SandboxFailure: w.box, Failures: w.fails, EndFailures: w.ends, Killed: w.killed, HookFailed: w.hookFailed, StartFailed: w.startFails, Eviction: w.order(), After: w.waitsFor(), Resize: w.resize,
-		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned, Surplus: w.surplus,
+		Previous: w.previous, MaxRestartDelay: w.m.cfg.MaxRestartDelay, Cleaned: w.cleaned, Surplus: w.surplus, Logged: w.logged,
 	}
 }
 
