@@ -2,9 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -239,125 +236,6 @@ func TestOrphansAreEnded(t *testing.T) {
 		}
 		if rp, err := foreign.PodStatus(t.Context(), "uid-f"); err != nil || rp.ReadySandbox() == nil {
 			t.Errorf("another node's pod was touched: %+v, %v", rp, err)
-		}
-	})
-}
-
-// The preStop hook of a pod that nobody remembers is in its container's annotations.
-func TestOrphansRunTheirHooks(t *testing.T) {
-	var commands []string
-	exec := func(_ context.Context, command []string) crifake.Exec {
-		commands = append(commands, strings.Join(command, " "))
-		return crifake.Exec{Takes: time.Second}
-	}
-	options := crifake.Options{Behavior: func(pod.Container, *cri.ContainerConfig) crifake.Behavior { return crifake.Behavior{Exec: exec} }}
-	inBubble(t, options, func(w *world) {
-		p := w.start()
-		c := container("main")
-		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"say", "goodbye"}}}}
-		w.wish(newPod("a", c))
-		synctest.Wait()
-		p.kill()
-		w.mu.Lock()
-		clear(w.pods)
-		clear(w.statuses)
-		w.mu.Unlock()
-		p = w.start()
-		defer p.kill()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if left := w.list(); len(left) > 0 || strings.Join(commands, ",") != "say goodbye" {
-			t.Errorf("left: %+v, commands %q", left, commands)
-		}
-	})
-}
-
-// Beyond the node's number of dead containers the oldest go, but for those that a decision needs; what became of them stays in the status.
-func TestDeadContainersOfTheNode(t *testing.T) {
-	behavior := func(_ pod.Container, c *cri.ContainerConfig) crifake.Behavior {
-		if c.Name == "stays" {
-			return crifake.Behavior{}
-		}
-		return crifake.Behavior{Exits: true, After: time.Second, ExitCode: 3}
-	}
-	inBubble(t, crifake.Options{Behavior: behavior}, func(w *world) {
-		none := 0
-		w.maxDead = &none
-		p := w.start()
-		defer p.kill()
-		ended := newPod("ended", container("once"))
-		ended.Spec.RestartPolicy = v1.RestartPolicyNever
-		half := newPod("half", container("stays"), container("once"))
-		half.Spec.RestartPolicy = v1.RestartPolicyNever
-		w.wish(ended)
-		w.wish(half)
-		w.wish(newPod("loop", container("again")))
-		time.Sleep(7 * time.Minute)
-		synctest.Wait()
-		if left := w.runtimePod("uid-ended").Containers; len(left) != 0 {
-			t.Errorf("of a pod that has ended %+v is left", left)
-		}
-		if s := w.status("uid-ended"); s.Phase != v1.PodFailed || s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].State.Terminated.ExitCode != 3 {
-			t.Errorf("the status of a pod that has ended: %+v", s)
-		}
-		if left := w.runtimePod("uid-half").Containers; len(left) != 2 || len(w.runtimePod("uid-half").Running()) != 1 {
-			t.Errorf("of a pod that goes on: %+v", left)
-		}
-		if c := w.status("uid-half").ContainerStatuses[1]; c.RestartCount != 0 || c.State.Terminated == nil {
-			t.Errorf("a container that must not run again: %+v", c)
-		}
-		if c := w.status("uid-loop").ContainerStatuses[0]; c.RestartCount < 3 || (c.LastTerminationState.Terminated == nil && c.State.Terminated == nil) {
-			t.Errorf("a container that is restarted: %+v", c)
-		}
-	})
-}
-
-// Where neither the runtime nor a status tells of earlier instances, the logs do: restarts are counted on, and no log is written over.
-func TestRestartCountFromLogs(t *testing.T) {
-	inBubble(t, crifake.Options{}, func(w *world) {
-		a := newPod("a", container("main"), container("side"))
-		dir := filepath.Join(w.logs, a.Namespace+"_"+a.Name+"_"+string(a.UID), "main")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"2.log", "6.log.20260101-000000.gz", "notes"} {
-			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.mu.Lock()
-		w.pods["uid-a"] = a
-		w.mu.Unlock()
-		p := w.start()
-		defer p.kill()
-		synctest.Wait()
-		if s := w.status("uid-a").ContainerStatuses; len(s) != 2 || s[0].RestartCount != 7 || s[1].RestartCount != 0 || !w.isReady("uid-a") {
-			t.Errorf("restarts: %+v", s)
-		}
-	})
-}
-
-// What can't be removed is told, and tried again.
-func TestDeadContainerThatCannotBeRemoved(t *testing.T) {
-	inBubble(t, crifake.Options{Behavior: crashes(1)}, func(w *world) {
-		stop := w.cri.Fail("remove_container", "", 40, errors.New("device is busy"))
-		defer stop()
-		p := w.start()
-		defer p.kill()
-		w.wish(newPod("a", container("main")))
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
-		if !w.hasEvent("a/main ContainerGCFailed") {
-			t.Error("no event")
-		}
-		dead := 0
-		for _, c := range w.runtimePod("uid-a").Containers {
-			if c.State == pod.ContainerExited {
-				dead++
-			}
-		}
-		if dead > 1 {
-			t.Errorf("%d dead containers are left", dead)
 		}
 	})
 }
