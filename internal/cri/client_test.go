@@ -147,6 +147,22 @@ func TestHungCallEndsWithItsName(t *testing.T) {
 	}
 }
 
+func TestStopHasItsGraceBesideTheTimeOfACall(t *testing.T) {
+	t.Parallel()
+	var asked []int64
+	client := dial(t, &server{stopContainer: func(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+		asked = append(asked, r.GetTimeout())
+		deadline, ok := ctx.Deadline()
+		if left := time.Until(deadline); !ok || left < 30*time.Second || left > 32*time.Second {
+			t.Errorf("the call may take %s, want its grace period of 30 s and the second of a call", left)
+		}
+		return &runtimeapi.StopContainerResponse{}, nil
+	}}, cri.Options{Timeouts: cri.Timeouts{Request: time.Second}})
+	if err := client.StopContainer(t.Context(), "c1", 29100*time.Millisecond); err != nil || len(asked) != 1 || asked[0] != 30 {
+		t.Errorf("asked for %v seconds, %v", asked, err)
+	}
+}
+
 func TestSlowCallIsNamedWhileItGoesOn(t *testing.T) {
 	t.Parallel()
 	slow := make(chan cri.Call, 1)

@@ -228,6 +228,28 @@ func TestTheEndIsFinal(t *testing.T) {
 	}
 }
 
+func TestRestartingAllContainers(t *testing.T) {
+	restarts := func(in *status.Input) {
+		always := v1.ContainerRestartPolicyAlways
+		in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{Name: "b", Image: "x", RestartPolicy: &always, RestartPolicyRules: []v1.ContainerRestartRule{{
+			Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{88}},
+		}}})
+	}
+	for code, want := range map[int32]v1.ConditionStatus{88: v1.ConditionTrue, 1: ""} {
+		s := makeStatus(restarts, has(pod.Container{Name: "a", State: pod.ContainerRunning, CreatedAt: now.Add(-10 * time.Second), StartedAt: now.Add(-10 * time.Second)}), exited("b", code, ""))
+		var got v1.PodCondition
+		for _, c := range s.Conditions {
+			if c.Type == v1.AllContainersRestarting {
+				got = c
+			}
+		}
+		if got.Status != want || (want != "" && got.Reason != "RestartAllContainersStarted") {
+			t.Errorf("after exit code %d: %+v, want status %q", code, got, want)
+		}
+	}
+}
+
 func TestTransitionTimes(t *testing.T) {
 	first := makeStatus(running("a"))
 	later := makeStatus(running("a"), previous(first), func(in *status.Input) { in.Now = now.Add(time.Hour) })
