@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -138,13 +139,12 @@ func measure(ctx context.Context, o options, dir string, rt *hostruntime.Runtime
 		subject: &subject{stack: stack, cri: client, image: hostruntime.DemoImage},
 	}
 	b.report.ColdStart = summarize(cold)
-	if err := b.all(ctx); err != nil {
-		return fmt.Errorf("%w\n%s", err, stack.Logs())
+	err = b.all(ctx)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, stack.Logs())
 	}
-	if err := b.report.writeJSON(o.out); err != nil {
-		return err
-	}
-	return b.report.print(os.Stdout)
+	// What was measured before a failure, or an interruption, counts.
+	return errors.Join(err, b.report.writeJSON(o.out), b.report.print(os.Stdout))
 }
 
 // coldStartRuns is how often the cold start is measured.
