@@ -95,20 +95,26 @@ func (s shortage) String() string {
 
 // shortages compares requests with what the node has to give, sorted by name. What the node does not know is not compared.
 func (n Node) shortages(pod *v1.Pod, active []Tenant) []shortage {
-	used := make(v1.ResourceList)
+	capacity, wanted := n.capacity(), demand(pod)
+	maps.DeleteFunc(wanted, func(name v1.ResourceName, q resource.Quantity) bool {
+		_, known := capacity[name]
+		return !known || q.IsZero()
+	})
+	used := v1.ResourceList{v1.ResourcePods: *resource.NewQuantity(int64(len(active)), resource.DecimalSI)}
 	for i := range active {
-		for name, more := range demand(active[i].Pod) {
+		if len(wanted) == 1 {
+			break // it asks for nothing but its place
+		}
+		for name, more := range requests(active[i].Pod) {
 			sum := used[name]
 			sum.Add(more)
 			used[name] = sum
 		}
 	}
 	var list []shortage
-	capacity, wanted := n.capacity(), demand(pod)
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		have, known := capacity[name]
-		s := shortage{name: name, requested: wanted[name], used: used[name], capacity: have}
-		if m := s.missing(); known && !s.requested.IsZero() && m.Sign() > 0 {
+		s := shortage{name: name, requested: wanted[name], used: used[name], capacity: capacity[name]}
+		if m := s.missing(); m.Sign() > 0 {
 			list = append(list, s)
 		}
 	}

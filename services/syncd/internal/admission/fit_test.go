@@ -243,3 +243,29 @@ func random(r *rand.Rand, uid string) admission.Tenant {
 	t.Static, t.Leaving = r.IntN(6) == 0, r.IntN(6) == 0
 	return t
 }
+
+// TestStrictGroups: the policy is refused by its field where the runtime does not know it, and only there.
+func TestStrictGroups(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec    string
+		knows   bool
+		refused bool
+	}{
+		"strict, known":     {"securityContext: {supplementalGroupsPolicy: Strict}", true, false},
+		"strict, not known": {"securityContext: {supplementalGroupsPolicy: Strict}", false, true},
+		"merge, not known":  {"securityContext: {supplementalGroupsPolicy: Merge}", false, false},
+		"none":              {"", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node
+			n.StrictGroups = func() bool { return c.knows }
+			err := n.Pod(podOf(t, c.spec), "")
+			if (err != nil) != c.refused {
+				t.Fatalf("got %v", err)
+			}
+			if f := fault.Fields(err); c.refused && (len(f) != 1 || f[0].Path != "spec.securityContext.supplementalGroupsPolicy" || !strings.Contains(err.Error(), "SupplementalGroupsPolicyNotSupported")) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
