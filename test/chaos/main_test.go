@@ -207,8 +207,8 @@ func (s *stage) eventually(ctx context.Context, what string, f func(context.Cont
 		if now == nil {
 			return
 		}
-		if ctx.Err() == nil || err == nil {
-			err = now
+		if end, _ := ctx.Deadline(); err == nil || time.Until(end) > time.Second {
+			err = now // what comes of the end of the time itself says nothing
 		}
 		select {
 		case <-tick.C:
