@@ -85,6 +85,25 @@ func raceForNames(t *testing.T, b connecter) {
 	}
 }
 
+// TestANameTakenBetweenAttempts: a creation that the bus did not confirm is tried again, and by then the name is another node's.
+func TestANameTakenBetweenAttempts(t *testing.T) {
+	b := bustest.New(t)
+	one, two := onNode(t, b, "a", 10), onNode(t, b, "b", 10)
+	attempts := 0
+	one.BeforeCreations(func() error {
+		if attempts++; attempts > 1 {
+			return nil
+		}
+		if _, err := two.CreatePod(t.Context(), podOn("b", "web")); err != nil {
+			t.Error(err)
+		}
+		return fault.New(fault.Unavailable, "no answer")
+	})
+	if _, err := one.CreatePod(t.Context(), podOn("a", "web")); !fault.Is(err, fault.AlreadyExists) || attempts != 1 {
+		t.Errorf("create: %v after %d attempts to store; want that the name is taken", err, attempts)
+	}
+}
+
 // TestEachNodeHasItsOwnRoomAndPods fills one node: the other one takes as many, shows all and hands its own subscribers its own only.
 func TestEachNodeHasItsOwnRoomAndPods(t *testing.T) {
 	b := bustest.New(t)

@@ -137,11 +137,15 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
+// queuePatience is how many times the store's patience a pod may wait for its turn: many may be posted at once, on a busy host, and while the bus
+// is there each of those before it takes a moment only.
+const queuePatience = 4
+
 // admit decides on a pod and stores it, only if nothing has been stored about any node's pods since what it was decided on:
 // another replica or node may have taken the name, or the last room, meanwhile. Then it is decided anew. Creations of this replica
 // wait for each other.
 func (s *Store) admit(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodRecord, fresh bool) error {
-	waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
+	waiting, cancel := context.WithTimeout(ctx, queuePatience*s.opts.Patience)
 	defer cancel()
 	unlock, err := s.busy.lock(waiting, "admission")
 	if err != nil {
@@ -179,15 +183,17 @@ func (s *Store) admitOnce(ctx context.Context, pod *v1.Pod, rec *podplanev1.PodR
 		if (again || fresh) && s.has(rec.GetUid(), &rev) {
 			return nil // an attempt without an answer was stored all the same
 		}
-		if release == nil {
-			var v admission.Verdict
-			if release, v, err = s.reserve(pod, rec.GetSource()); err != nil {
-				return &refusal{err}
-			}
-			rec.After = words(v.After)
-			if len(v.Preempt) > 0 {
-				return s.preempt(ctx, v.Preempt, pod)
-			}
+		// What was decided for an earlier attempt may not hold any more: another node can have taken the name meanwhile.
+		if release != nil {
+			release()
+		}
+		var v admission.Verdict
+		if release, v, err = s.reserve(pod, rec.GetSource()); err != nil {
+			return &refusal{err}
+		}
+		rec.After = words(v.After)
+		if len(v.Preempt) > 0 {
+			return s.preempt(ctx, v.Preempt, pod)
 		}
 		rev, err = s.pods.CreateAfter(ctx, key, rec, bus.AllKeys, last)
 		if again && fault.Is(err, fault.AlreadyExists) {
