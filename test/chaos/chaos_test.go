@@ -52,7 +52,7 @@ func TestPodsComeAndGoWhileServicesDie(t *testing.T) {
 	s.wantKept(ctx, kept)
 	s.removeAll(ctx)
 	s.eventually(ctx, "nothing is left", s.nothingLeft)
-	t.Logf("goroutines after: %v; empty shims that containerd keeps: %d", s.settled(ctx, before), s.shims)
+	t.Logf("goroutines after: %v; containerd keeps %d empty shims and %d records of sandboxes that were cut off", s.settled(ctx, before), s.shims, s.records)
 }
 
 // warmUp lets one pod of each kind live and go, so that all that services make once is made.

@@ -58,7 +58,8 @@ type stage struct {
 	ended  int
 	kills  map[string]*atomic.Int32
 	killMu sync.Mutex
-	shims  int // that were there when it was last looked for processes
+	// shims and records of sandboxes that containerd kept when it was last looked for them.
+	shims, records int
 }
 
 func newStage(t *testing.T, r *rand.Rand) (*stage, *testkit.CRIProxy) {
