@@ -18,7 +18,7 @@ SERVICES := $(notdir $(wildcard services/*))
 GO := CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" go
 # go.work's modules by pattern; the module at test/ needs a runtime and the built programs. Virtual machines need the host for themselves.
 UNIT = $(shell go list work | grep -v '^github.com/podplane/podplane/test')
-E2E = $(shell go list ./test/... | grep -v '/test/vm$$')
+E2E = $(shell go list ./test/... | grep -v -E '/test/(vm|chaos)$$')
 UNIT_TIMEOUT ?= 15m
 E2E_TIMEOUT ?= 25m
 VM_TIMEOUT ?= 50m
@@ -60,6 +60,7 @@ test-unit: test-host ## Run the tests of all modules but test/
 .PHONY: test-e2e
 test-e2e: test-host ## Run the end-to-end tests
 	@go test -race -count 1 -timeout $(E2E_TIMEOUT) $(E2E)
+	@go test -race -count 1 -timeout $(E2E_TIMEOUT) ./test/chaos
 
 .PHONY: test-vm
 test-vm: test-host packages-vm ## Run tests in virtual machines with cgroup v2, one of them with systemd
