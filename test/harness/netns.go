@@ -159,8 +159,20 @@ func within(netns string, f func() error) error {
 	defer func() { _ = target.Close() }()
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine, and its namespace with it.
+		// The thread must not end: what it has started dies with it (Pdeathsig). So it goes back to where it was.
 		runtime.LockOSThread()
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("open own network namespace: %w", err)
+			return
+		}
+		defer func() {
+			if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err == nil {
+				runtime.UnlockOSThread()
+			}
+			_ = own.Close()
+		}()
 		if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter network namespace: %w", err)
 			return
