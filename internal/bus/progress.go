@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/podplane/podplane/internal/fault"
 )
 
@@ -66,3 +68,24 @@ func (b *Bucket[T]) CatchUp(ctx context.Context, pattern string, p *Progress) er
 	}
 	return nil
 }
+
+// Watched is a part of a bucket that one can wait for to be seen. Make one with NewWatched.
+type Watched[T proto.Message] struct {
+	b       *Bucket[T]
+	pattern string
+	seen    *Progress
+}
+
+// NewWatched makes a view of the keys that match pattern, which nothing watches yet.
+func NewWatched[T proto.Message](b *Bucket[T], pattern string) *Watched[T] {
+	return &Watched[T]{b: b, pattern: pattern, seen: NewProgress()}
+}
+
+// Watch is the Watch of the bucket, once; it sets the handler's Reached.
+func (w *Watched[T]) Watch(ctx context.Context, h Handler[T]) error {
+	h.Reached = w.seen.Set
+	return w.b.Watch(ctx, w.pattern, h)
+}
+
+// CatchUp returns when Watch has seen everything that was stored before the call.
+func (w *Watched[T]) CatchUp(ctx context.Context) error { return w.b.CatchUp(ctx, w.pattern, w.seen) }

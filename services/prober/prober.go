@@ -110,10 +110,10 @@ func run(ctx context.Context, runtime cri.Execer, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	views := feed.NewViews(deps.Node, pods, status)
-	worker.Views = views
-	deps.Go("pods", func(ctx context.Context) error { return views.Pods(ctx, m, deps.Log) })
-	deps.Go("status", func(ctx context.Context) error { return views.Status(ctx, m, deps.Log) })
+	here := bus.NodePattern(deps.Node)
+	worker.Pods, worker.Status = bus.NewWatched(pods, here), bus.NewWatched(status, here)
+	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, worker.Pods, m, deps.Log) })
+	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, worker.Status, m, deps.Log) })
 	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil

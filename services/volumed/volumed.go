@@ -103,11 +103,11 @@ func watch(ctx context.Context, deps daemon.Deps, worker *feed.Shards, use func(
 		return err
 	}
 	use(objects)
-	c, views := worker.Controller, feed.NewViews(deps.Node, pods, status)
-	worker.Views = views
+	c, here := worker.Controller, bus.NodePattern(deps.Node)
+	worker.Pods, worker.Status = bus.NewWatched(pods, here), bus.NewWatched(status, here)
 	deps.Go("objects", func(ctx context.Context) error { return feed.Objects(ctx, objects, c) })
-	deps.Go("status", func(ctx context.Context) error { return views.Status(ctx, c) })
-	deps.Go("pods", func(ctx context.Context) error { return views.Pods(ctx, c, deps.Log) })
+	deps.Go("status", func(ctx context.Context) error { return feed.Status(ctx, worker.Status, c) })
+	deps.Go("pods", func(ctx context.Context) error { return feed.Pods(ctx, worker.Pods, c, deps.Log) })
 	deps.Go("leases", keeper.Run)
 	<-ctx.Done()
 	return nil

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/pod"
 	"github.com/podplane/podplane/test/harness"
@@ -181,27 +179,10 @@ func keptName(i int) string { return fmt.Sprintf("kept-%d", i) }
 
 func isKept(name string) bool { return len(name) > 4 && name[:4] == "kept" }
 
-// life is what must not change of a pod that nobody touches.
-type life struct {
-	uid, container, ip string
-	restarts           int32
-	ready              time.Time
-}
-
-func lifeOf(p *corev1.Pod) life {
-	l := life{uid: string(p.UID), container: harness.ContainerID(p, "app"), ip: p.Status.PodIP, restarts: p.Status.ContainerStatuses[0].RestartCount}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			l.ready = c.LastTransitionTime.Time
-		}
-	}
-	return l
-}
-
 // keep makes the pods that stay.
-func (s *stage) keep(ctx context.Context) map[string]life {
+func (s *stage) keep(ctx context.Context) map[string]harness.Life {
 	s.t.Helper()
-	kept := make(map[string]life)
+	kept := make(map[string]harness.Life)
 	for i := range keptPods {
 		if err := s.accepted(ctx, http.MethodPost, podPath(""), steady.manifest(keptName(i)), http.StatusCreated); err != nil {
 			s.t.Fatal(err)
@@ -211,19 +192,19 @@ func (s *stage) keep(ctx context.Context) map[string]life {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		kept[keptName(i)] = lifeOf(p)
+		kept[keptName(i)] = harness.LifeOf(p)
 	}
 	return kept
 }
 
-func (s *stage) wantKept(ctx context.Context, kept map[string]life) {
+func (s *stage) wantKept(ctx context.Context, kept map[string]harness.Life) {
 	s.t.Helper()
 	for name, was := range kept {
 		p, err := s.Pod(ctx, namespace, name)
 		if err != nil || p == nil {
 			s.t.Fatalf("pod %s: %v, %v", name, p, err)
 		}
-		if is := lifeOf(p); is != was {
+		if is := harness.LifeOf(p); is != was {
 			s.t.Errorf("%s is %+v, was %+v\n%s", name, is, was, s.Explain(ctx, namespace, name))
 		}
 	}

@@ -34,14 +34,14 @@ func TestKillAtRandomMoments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	steady := map[string]watched{}
+	steady := map[string]harness.Life{}
 	for i := range 3 {
 		name := fmt.Sprintf("steady-%d", i)
 		p, err := s.WaitReady(ctx, ns(t), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		steady[name] = remember(p)
+		steady[name] = harness.LifeOf(p)
 	}
 	var worst time.Duration
 	for m := range *moments {
@@ -55,7 +55,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 			if err != nil || p == nil {
 				t.Fatalf("moment %d: pod %s: %v, %v", m, name, p, err)
 			}
-			if got := remember(p); got != want {
+			if got := harness.LifeOf(p); got != want {
 				t.Fatalf("moment %d: %s is %+v, was %+v", m, name, got, want)
 			}
 		}
@@ -193,7 +193,7 @@ func TestRuntimeRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := remember(p)
+	want := harness.LifeOf(p)
 	node.Stop(t)
 	eventually(t, ctx, "RuntimeReady is False", func() bool { return condition(t, s, "RuntimeReady") == "False" })
 	if p, err := s.Pod(ctx, ns(t), "survivor"); err != nil || p.Status.Phase != corev1.PodRunning || p.Status.ContainerStatuses[0].State.Running == nil {

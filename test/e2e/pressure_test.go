@@ -137,7 +137,7 @@ func TestPressureKeepsPodsOut(t *testing.T) {
 }
 
 // precious starts a pod that uses no more than it asked for.
-func precious(t *testing.T, ctx context.Context, s *harness.Stack) watched {
+func precious(t *testing.T, ctx context.Context, s *harness.Stack) harness.Life {
 	t.Helper()
 	if _, err := s.Apply(ctx, ns(t), manifest("precious", `
   terminationGracePeriodSeconds: 1
@@ -156,16 +156,16 @@ func precious(t *testing.T, ctx context.Context, s *harness.Stack) watched {
 	if p.Status.QOSClass != corev1.PodQOSGuaranteed {
 		t.Errorf("QoS class %s, want Guaranteed", p.Status.QOSClass)
 	}
-	return remember(p)
+	return harness.LifeOf(p)
 }
 
-func wantLeftAlone(t *testing.T, ctx context.Context, s *harness.Stack, want watched) {
+func wantLeftAlone(t *testing.T, ctx context.Context, s *harness.Stack, want harness.Life) {
 	t.Helper()
 	p, err := s.Pod(ctx, ns(t), "precious")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !harness.IsReady(p) || remember(p) != want {
+	if !harness.IsReady(p) || harness.LifeOf(p) != want {
 		t.Errorf("the pod that was to stay is %+v, was %+v", p.Status, want)
 	}
 }

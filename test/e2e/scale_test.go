@@ -115,7 +115,7 @@ func alive(pid string) bool {
 func TestScale(t *testing.T) {
 	s, ctx := newScaledStack(t), testContextOf(t, 10*time.Minute)
 	spread(t, ctx, s, map[string]int{"syncd": 2, "prober": 3, "volumed": 2, "pleg": 2, "evictd": 2})
-	steady := map[string]watched{}
+	steady := map[string]harness.Life{}
 	for i := range 4 {
 		name := fmt.Sprintf("steady-%d", i)
 		if _, err := s.Apply(ctx, ns(t), manifest(name, loadPod)); err != nil {
@@ -128,7 +128,7 @@ func TestScale(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		steady[name] = remember(p)
+		steady[name] = harness.LifeOf(p)
 	}
 	load := startLoad(t, ctx, s, 5, 6)
 	services := []string{"syncd", "prober", "volumed", "pleg", "evictd"}
@@ -142,7 +142,7 @@ func TestScale(t *testing.T) {
 		if err != nil || p == nil {
 			t.Fatalf("pod %s: %v, %v", name, p, err)
 		}
-		if got := remember(p); got != want {
+		if got := harness.LifeOf(p); got != want {
 			t.Errorf("%s is %+v, was %+v", name, got, want)
 		}
 	}
@@ -331,7 +331,7 @@ func TestHolderStoppedPastItsLease(t *testing.T) {
 	all := map[string]int{"syncd": 2, "prober": 3, "volumed": 2, "pleg": 2, "evictd": 2}
 	spread(t, ctx, s, all)
 	const count = 12
-	before := map[string]watched{}
+	before := map[string]harness.Life{}
 	for i := range count {
 		if _, err := s.Apply(ctx, ns(t), manifest(fmt.Sprintf("p-%d", i), loadPod)); err != nil {
 			t.Fatal(err)
@@ -343,7 +343,7 @@ func TestHolderStoppedPastItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before[name] = remember(p)
+		before[name] = harness.LifeOf(p)
 	}
 	stopped, release := stopHolders(t, ctx, s)
 	for service, instance := range stopped {
@@ -421,7 +421,7 @@ func TestHolderStoppedPastItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := remember(p); got.container != before[name].container || got.restarts != 0 {
+		if got := harness.LifeOf(p); got.Container != before[name].Container || got.Restarts != 0 {
 			t.Errorf("%s is %+v, was %+v", name, got, before[name])
 		}
 	}

@@ -7,30 +7,11 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/podplane/podplane/test/harness"
 )
 
 // back is within which everything has to have converged after a kill.
 const back = 5 * time.Second
-
-// watched is what a test remembers of a pod that has to survive.
-type watched struct {
-	uid, container, ip string
-	restarts           int32
-	readySince         time.Time
-}
-
-func remember(p *corev1.Pod) watched {
-	w := watched{uid: string(p.UID), container: harness.ContainerID(p, "app"), ip: p.Status.PodIP, restarts: p.Status.ContainerStatuses[0].RestartCount}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			w.readySince = c.LastTransitionTime.Time
-		}
-	}
-	return w
-}
 
 const survivor = `
   terminationGracePeriodSeconds: 1
@@ -53,7 +34,7 @@ func TestKillEachService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := remember(p)
+	want := harness.LifeOf(p)
 	for i, name := range append([]string{"nats"}, harness.Services...) {
 		if err := s.Kill(name); err != nil {
 			t.Fatal(err)
@@ -71,7 +52,7 @@ func TestKillEachService(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := remember(p); got != want {
+		if got := harness.LifeOf(p); got != want {
 			t.Errorf("after the kill of %s: %+v, want %+v", name, got, want)
 		}
 	}
@@ -88,7 +69,7 @@ func TestKillEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := remember(p)
+	want := harness.LifeOf(p)
 	if err := s.KillAll(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +89,7 @@ func TestCtrlCLeavesPodsAndTheNextUpAdoptsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := remember(p)
+	want := harness.LifeOf(p)
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -123,14 +104,14 @@ func TestCtrlCLeavesPodsAndTheNextUpAdoptsThem(t *testing.T) {
 
 // wantSame waits until the pod is Ready and compares, then looks again after a
 // second: what flips, flips soon.
-func wantSame(t *testing.T, ctx context.Context, s *harness.Stack, name string, want watched) {
+func wantSame(t *testing.T, ctx context.Context, s *harness.Stack, name string, want harness.Life) {
 	t.Helper()
 	for range 2 {
 		p, err := s.WaitReady(ctx, ns(t), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := remember(p); got != want {
+		if got := harness.LifeOf(p); got != want {
 			t.Errorf("pod is %+v, was %+v", got, want)
 		}
 		wait(t, ctx, time.Second)

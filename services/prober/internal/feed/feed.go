@@ -15,31 +15,9 @@ import (
 	"github.com/podplane/podplane/services/prober/internal/manager"
 )
 
-// Views are the watches of what syncd stores of the node's pods. Make one with NewViews.
-type Views struct {
-	pattern              string
-	pods                 *bus.Bucket[*podplanev1.PodRecord]
-	status               *bus.Bucket[*podplanev1.StatusRecord]
-	seenPods, seenStatus *bus.Progress
-}
-
-// NewViews makes views of a node's pods, which nothing watches yet.
-func NewViews(node string, pods *bus.Bucket[*podplanev1.PodRecord], status *bus.Bucket[*podplanev1.StatusRecord]) *Views {
-	return &Views{pattern: bus.NodePattern(node), pods: pods, status: status, seenPods: bus.NewProgress(), seenStatus: bus.NewProgress()}
-}
-
-// CatchUp returns when everything has been seen that was stored before the call.
-func (v *Views) CatchUp(ctx context.Context) error {
-	if err := v.pods.CatchUp(ctx, v.pattern, v.seenPods); err != nil {
-		return err
-	}
-	return v.status.CatchUp(ctx, v.pattern, v.seenStatus)
-}
-
 // Pods watches the node's pods until ctx ends.
-func (v *Views) Pods(ctx context.Context, m *manager.Manager, log *slog.Logger) error {
-	return v.pods.Watch(ctx, v.pattern, bus.Handler[*podplanev1.PodRecord]{
-		Reached: v.seenPods.Set,
+func Pods(ctx context.Context, pods *bus.Watched[*podplanev1.PodRecord], m *manager.Manager, log *slog.Logger) error {
+	return pods.Watch(ctx, bus.Handler[*podplanev1.PodRecord]{
 		Apply: func(e bus.Entry[*podplanev1.PodRecord]) {
 			if e.Deleted {
 				if uid, ok := uidOf(e.Key); ok {
@@ -59,9 +37,8 @@ func (v *Views) Pods(ctx context.Context, m *manager.Manager, log *slog.Logger) 
 }
 
 // Status watches what became of the node's pods until ctx ends.
-func (v *Views) Status(ctx context.Context, m *manager.Manager, log *slog.Logger) error {
-	return v.status.Watch(ctx, v.pattern, bus.Handler[*podplanev1.StatusRecord]{
-		Reached: v.seenStatus.Set,
+func Status(ctx context.Context, status *bus.Watched[*podplanev1.StatusRecord], m *manager.Manager, log *slog.Logger) error {
+	return status.Watch(ctx, bus.Handler[*podplanev1.StatusRecord]{
 		Apply: func(e bus.Entry[*podplanev1.StatusRecord]) {
 			uid, ok := uidOf(e.Key)
 			if !ok {

@@ -18,8 +18,9 @@ type Shards struct {
 	Bucket  *bus.Bucket[*podplanev1.ProbeRecord]
 	Writer  *bus.Writer[*podplanev1.ProbeRecord]
 	Manager *manager.Manager
-	// Views is set before the keeper runs.
-	Views *Views
+	// Pods and Status are what syncd stores of the node's pods. They are set before the keeper runs.
+	Pods   *bus.Watched[*podplanev1.PodRecord]
+	Status *bus.Watched[*podplanev1.StatusRecord]
 }
 
 // ShardOf gives the shard of a record's key.
@@ -45,7 +46,10 @@ func (s *Shards) Gain(ctx context.Context, shards []int) error {
 		}
 	}
 	// A pod that has verdicts and was not seen yet would be taken for one that is gone.
-	if err := s.Views.CatchUp(ctx); err != nil {
+	if err := s.Pods.CatchUp(ctx); err != nil {
+		return err
+	}
+	if err := s.Status.CatchUp(ctx); err != nil {
 		return err
 	}
 	return s.Manager.Gain(ctx, shards, verdicts)

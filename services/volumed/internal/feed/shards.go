@@ -18,8 +18,9 @@ type Shards struct {
 	Bucket     *bus.Bucket[*podplanev1.VolumesRecord]
 	Writer     *bus.Writer[*podplanev1.VolumesRecord]
 	Controller *controller.Controller
-	// Views is set before the keeper runs.
-	Views *Views
+	// Pods and Status are what syncd stores of the node's pods. They are set before the keeper runs.
+	Pods   *bus.Watched[*podplanev1.PodRecord]
+	Status *bus.Watched[*podplanev1.StatusRecord]
 }
 
 // ShardOf gives the shard of a record's key.
@@ -44,7 +45,10 @@ func (s *Shards) Gain(ctx context.Context, shards []int) error {
 		}
 	}
 	// A pod that has volumes and was not seen yet would be taken for one that is gone.
-	if err := s.Views.CatchUp(ctx); err != nil {
+	if err := s.Pods.CatchUp(ctx); err != nil {
+		return err
+	}
+	if err := s.Status.CatchUp(ctx); err != nil {
 		return err
 	}
 	return s.Controller.Gain(ctx, shards, records)
