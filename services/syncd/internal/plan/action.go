@@ -54,6 +54,8 @@ type Action struct {
 	Attempt   uint32
 	// Delay is the back-off that is due when the container that is started now ends.
 	Delay time.Duration
+	// Decided is when the start was decided, where that is to be remembered: see [AnnotationStartDecided].
+	Decided time.Time
 	// Grace is the time between asking and killing; NoHook leaves preStop out.
 	Grace  time.Duration
 	NoHook bool

@@ -13,6 +13,9 @@ import (
 const (
 	// AnnotationRestartDelay is put on containers: the back-off that is due when the container ends.
 	AnnotationRestartDelay = "podplane.io/restart-delay"
+	// AnnotationStartDecided is put on containers of pods whose containers may all be restarted together: when their start was decided, which can be
+	// long before they are there (RFC 3339).
+	AnnotationStartDecided = "podplane.io/start-decided"
 
 	firstRestartDelay = 10 * time.Second
 	maxRestartDelay   = 300 * time.Second

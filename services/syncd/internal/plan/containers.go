@@ -162,6 +162,9 @@ func (p *Plan) start(in *Input, spec *v1.Container, newest *pod.Container, curre
 		return
 	}
 	a := Action{Kind: StartContainer, Container: spec.Name, SandboxID: current.ID, Attempt: in.attempt(spec.Name, newest), Delay: delay}
+	if in.mayRestartAll() {
+		a.Decided = in.Now
+	}
 	if reusable(spec, newest, current) {
 		a.ID, a.Attempt = newest.ID, newest.Attempt
 	}
@@ -299,7 +302,7 @@ func (in *Input) initStep(current *pod.Sandbox) (next int, sidecars []*v1.Contai
 	for i := range in.Pod.Spec.InitContainers {
 		c := &in.Pod.Spec.InitContainers[i]
 		if IsSidecar(c) {
-			if !begun && !in.Started(c) {
+			if !begun && !in.startedIn(c, current) {
 				return i, sidecars
 			}
 			sidecars = append(sidecars, c)
@@ -316,12 +319,16 @@ func (in *Input) initStep(current *pod.Sandbox) (next int, sidecars []*v1.Contai
 	return -1, sidecars
 }
 
-// regularBegun says whether a regular container exists in the sandbox: they are only created when the init containers are over.
+// regularBegun says whether a regular container exists in the sandbox, or is being created: they are only created when the init containers are over.
 func (in *Input) regularBegun(current *pod.Sandbox) bool {
 	if current == nil {
 		return false
 	}
+	anew := !in.RestartedAllAt().IsZero() // what is being created could be of the time before
 	for i := range in.Pod.Spec.Containers {
+		if !anew && in.Busy.Containers[in.Pod.Spec.Containers[i].Name] {
+			return true
+		}
 		for j := range in.Runtime.Containers {
 			if c := &in.Runtime.Containers[j]; c.Name == in.Pod.Spec.Containers[i].Name && c.SandboxID == current.ID && !in.Past(c) {
 				return true
@@ -360,16 +367,18 @@ func (in *Input) Started(spec *v1.Container) bool {
 	return prev != nil && SameContainer(prev.ContainerID, c.ID) && prev.Started != nil && *prev.Started
 }
 
+// startedIn says whether the container is started, and runs in this sandbox.
+func (in *Input) startedIn(spec *v1.Container, s *pod.Sandbox) bool {
+	return s != nil && in.Started(spec) && in.Newest(spec.Name).SandboxID == s.ID
+}
+
 // Ready says whether the newest instance of the container is started and its readiness probe, if any, passes. Without a verdict on
 // this instance what was published for it before counts. What runs in a sandbox that is given up is about to be stopped, and not ready.
 func (in *Input) Ready(spec *v1.Container) bool {
-	if !in.Started(spec) {
+	if !in.startedIn(spec, in.currentSandbox()) {
 		return false
 	}
-	c, s := in.Newest(spec.Name), in.currentSandbox()
-	if s == nil || c.SandboxID != s.ID {
-		return false
-	}
+	c := in.Newest(spec.Name)
 	if spec.ReadinessProbe == nil {
 		return true
 	}

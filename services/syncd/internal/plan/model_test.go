@@ -39,6 +39,9 @@ type model struct {
 	// renewed is when a container last got another image.
 	renewed map[string]time.Time
 	evictAt time.Time
+	// endedAt is when it was decided that the pod is to end, zero while it goes on; endedOn are the containers whose end was known then.
+	endedAt time.Time
+	endedOn map[string]bool
 
 	steps   int
 	verbose bool
@@ -59,6 +62,7 @@ type operation struct {
 	id    string    // of the container or sandbox that it made
 	spec  *v1.Container
 	owed  time.Duration // the back-off that is due when the container ends that is started
+	begun time.Time
 	given plan.Allocation
 	// ghost: its process is gone, since left.
 	ghost bool
@@ -105,6 +109,12 @@ func (m *model) step() plan.Plan {
 	if m.rand.IntN(24) == 0 {
 		m.checkPure(&p)
 	}
+	if p.Phase != plan.Syncing && m.in.Phase == plan.Syncing {
+		m.endedAt, m.endedOn = m.in.Now, make(map[string]bool)
+		for _, c := range m.in.Runtime.Containers {
+			m.endedOn[c.ID] = c.State == pod.ContainerExited
+		}
+	}
 	in := m.in
 	m.in.Phase, m.in.Stop = p.Phase, p.Stop
 	for i := range p.Actions {
@@ -127,7 +137,7 @@ func (m *model) step() plan.Plan {
 func (m *model) begin(p *plan.Plan, a plan.Action) {
 	m.logf("begin %s", a)
 	m.checkAction(p, &a)
-	op := &operation{Action: a}
+	op := &operation{Action: a, begun: m.in.Now}
 	busy := &m.in.Busy
 	switch a.Kind {
 	case plan.CreateSandbox:
@@ -210,6 +220,9 @@ func (m *model) replace() {
 	}
 	m.pending = nil
 	m.forget()
+	if m.in.Stop != nil && (m.storedStop == nil || *m.in.Stop != *m.storedStop) {
+		m.evictAt, m.asked = time.Time{}, make(map[string]asked) // nobody knows of it any more
+	}
 	m.in.Previous, m.in.Phase, m.in.Stop = nil, plan.Syncing, nil
 	m.first = m.in.Now
 	m.in.Resize.Due = m.stored != nil
@@ -220,7 +233,7 @@ func (m *model) replace() {
 		}
 	}
 	if m.in.Phase == plan.Syncing {
-		m.evictAt, m.asked = time.Time{}, make(map[string]asked) // nobody knows of it any more
+		m.endedAt = time.Time{}
 		return
 	}
 	s := &plan.Stop{Cause: plan.CauseCompleted, Reason: m.stored.Reason, Message: m.stored.Message, Deadline: m.storedStop.Deadline}

@@ -28,7 +28,7 @@ func (m *model) effect(op *operation, ok bool) bool {
 			return false
 		}
 		id, made := w.newSandbox(op.Action, m.in.Pod, now, ok)
-		op.id = id
+		op.id, w.late[id] = id, op.ghost
 		return ok && made
 	case plan.StartContainer:
 		return m.start(op, ok)
@@ -78,7 +78,8 @@ func (m *model) make(op *operation) bool {
 	id, ok := m.world.create(op.Action, op.spec, m.in.Now)
 	op.id = id
 	if ok {
-		m.world.lives[id].owed, m.world.lives[id].ghost = op.owed, op.ghost
+		l := m.world.lives[id]
+		l.owed, l.ghost, l.decided = op.owed, op.ghost, op.begun
 	}
 	return ok
 }
@@ -98,6 +99,7 @@ func (m *model) start(op *operation, ok bool) bool {
 		return ok // it ran already, and perhaps ended; the hook went well or not
 	}
 	if ok && m.world.run(op.id, m.in.Now) {
+		m.world.lives[op.id].ghost = m.world.lives[op.id].ghost || op.ghost
 		return true
 	}
 	if m.rand.IntN(2) == 0 {

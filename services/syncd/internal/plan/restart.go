@@ -109,19 +109,41 @@ func isRestartAll(r v1.ContainerRestartRule) bool {
 	return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// RestartedAllAt is the moment at which the pod began anew: containers that were created before count no more. Zero when it never did.
+// mayRestartAll says whether some container of the pod can ask for a restart of all.
+func (in *Input) mayRestartAll() bool {
+	return slices.ContainsFunc([][]v1.Container{in.Pod.Spec.Containers, in.Pod.Spec.InitContainers}, func(list []v1.Container) bool {
+		return slices.ContainsFunc(list, func(c v1.Container) bool { return slices.ContainsFunc(c.RestartPolicyRules, isRestartAll) })
+	})
+}
+
+// RestartedAllAt is the moment at which the pod began anew: containers whose start was decided before count no more. Zero when it never did.
 func (in *Input) RestartedAllAt() time.Time {
 	_, since := in.restartedAll()
 	return since
 }
 
 // Past says whether the container is of the time before all were restarted.
-func (in *Input) Past(c *pod.Container) bool { return c.CreatedAt.Before(in.RestartedAllAt()) }
+func (in *Input) Past(c *pod.Container) bool {
+	last, since := in.restartedAll()
+	return isPast(c, last, since)
+}
+
+func isPast(c, last *pod.Container, since time.Time) bool {
+	return last != nil && (c.ID == last.ID || decidedAt(c).Before(since))
+}
+
+// decidedAt is when the container's start was decided, as far as that is known.
+func decidedAt(c *pod.Container) time.Time {
+	if at, err := time.Parse(time.RFC3339Nano, c.Annotations[AnnotationStartDecided]); err == nil {
+		return at
+	}
+	return c.CreatedAt
+}
 
 // RestartingAll says whether containers of the time before all were restarted have no successor yet.
 func (in *Input) RestartingAll() bool {
-	epoch := in.RestartedAllAt()
-	if epoch.IsZero() {
+	last, since := in.restartedAll()
+	if last == nil {
 		return false
 	}
 	seen := make(map[string]bool)
@@ -131,7 +153,7 @@ func (in *Input) RestartingAll() bool {
 			continue
 		}
 		seen[c.Name] = true
-		if c.CreatedAt.Before(epoch) {
+		if isPast(c, last, since) {
 			return true
 		}
 	}

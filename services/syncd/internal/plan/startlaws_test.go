@@ -72,7 +72,7 @@ func (m *model) isEphemeral(name string) bool {
 // checkOnce wants an ephemeral container to be started once.
 func (m *model) checkOnce(a *plan.Action) {
 	for _, l := range m.world.named[a.Container] {
-		if l.ran && m.in.Runtime.Container(l.id) != nil {
+		if c := m.in.Runtime.Container(l.id); l.ran && c != nil && c.State != pod.ContainerCreated { // an earlier process's start is news
 			m.fail("%s, but it ran before as %s", a, l.id)
 		}
 	}
@@ -99,8 +99,13 @@ func (m *model) checkTurn(a *plan.Action) {
 	}
 }
 
-// begun says whether a regular container was made in the sandbox, as far as the runtime can know.
+// begun says whether a regular container was made in the sandbox, as far as the runtime can know, or is being made there.
 func (m *model) begun(sandbox string) bool {
+	for _, op := range m.pending {
+		if op.Kind == plan.StartContainer && op.SandboxID == sandbox && !m.isInit(op.Container) && !m.isEphemeral(op.Container) {
+			return true
+		}
+	}
 	for i := range m.in.Pod.Spec.Containers {
 		for _, l := range m.world.named[m.in.Pod.Spec.Containers[i].Name] {
 			if l.sandbox == sandbox && m.in.Runtime.Container(l.id) != nil {

@@ -19,6 +19,8 @@ type world struct {
 	named map[string][]*life // by container name, in the order of their creation
 	// done holds "<sandbox>/<name>" of init containers that ended well there.
 	done map[string]bool
+	// late are the sandboxes that came after the process had gone that had them made.
+	late map[string]bool
 }
 
 // life is one instance of a container.
@@ -28,6 +30,7 @@ type life struct {
 	// owed is the back-off that is due when it ends, by the documented series.
 	owed              time.Duration
 	created, finished time.Time
+	decided           time.Time // when its start was begun
 	ran, exited       bool
 	startedUp         bool // its startup probe passed
 	code              int32
@@ -43,7 +46,7 @@ type life struct {
 func (l *life) well() bool { return l.exited && l.code == 0 && !l.oom }
 
 func newWorld() *world {
-	return &world{lives: make(map[string]*life), named: make(map[string][]*life), done: make(map[string]bool)}
+	return &world{lives: make(map[string]*life), named: make(map[string][]*life), done: make(map[string]bool), late: make(map[string]bool)}
 }
 
 func (w *world) id(prefix string) string {
@@ -81,6 +84,9 @@ func (w *world) create(a plan.Action, spec *v1.Container, now time.Time) (id str
 	c := pod.Container{
 		ID: w.id("c"), Name: a.Container, SandboxID: a.SandboxID, Attempt: a.Attempt, State: pod.ContainerCreated, CreatedAt: now, Image: spec.Image,
 		Annotations: map[string]string{plan.AnnotationRestartDelay: a.Delay.String(), pod.AnnotationContainerHash: plan.Hash(spec)}, Resources: &given,
+	}
+	if !a.Decided.IsZero() {
+		c.Annotations[plan.AnnotationStartDecided] = a.Decided.Format(time.RFC3339Nano)
 	}
 	w.Containers = append(w.Containers, c)
 	w.Sort()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -120,6 +121,9 @@ func containerAnnotations(r worker.StartRequest, c *v1.Container) (map[string]st
 	}
 	if r.RestartDelay > 0 {
 		a[plan.AnnotationRestartDelay] = r.RestartDelay.String()
+	}
+	if !r.Decided.IsZero() {
+		a[plan.AnnotationStartDecided] = r.Decided.UTC().Format(time.RFC3339Nano)
 	}
 	if s := r.Pod.DeletionGracePeriodSeconds; s != nil {
 		a[pod.AnnotationPodDeletionGracePeriod] = strconv.FormatInt(*s, 10)

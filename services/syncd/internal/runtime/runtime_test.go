@@ -133,7 +133,7 @@ func (n *node) start(p *v1.Pod, image cri.Image) (pod.Container, *cri.ContainerC
 	}
 	c, err := n.exec.StartContainer(n.t.Context(), worker.StartRequest{
 		Pod: p, Container: "c", Sandbox: s, Image: image, Volumes: map[string]string{"data": "/host/data", "cm": "/host/cm"}, Attempt: 2,
-		RestartDelay: 20 * time.Second, Trace: "00-11111111111111111111111111111111-2222222222222222-01",
+		RestartDelay: 20 * time.Second, Decided: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), Trace: "00-11111111111111111111111111111111-2222222222222222-01",
 	})
 	return c, n.config, err
 }
@@ -304,7 +304,7 @@ func TestContainer(t *testing.T) {
 		t.Errorf("mounts: %s %+v", got, config.Mounts)
 	}
 	a := config.Annotations
-	if a[pod.AnnotationRestartCount] != "2" || a[plan.AnnotationRestartDelay] != "20s" || a[pod.AnnotationContainerHash] != plan.Hash(&p.Spec.Containers[0]) || a[pod.AnnotationTraceparent] == "" {
+	if a[pod.AnnotationRestartCount] != "2" || a[plan.AnnotationRestartDelay] != "20s" || a[plan.AnnotationStartDecided] != "2026-01-02T03:04:05.000006Z" || a[pod.AnnotationContainerHash] != plan.Hash(&p.Spec.Containers[0]) || a[pod.AnnotationTraceparent] == "" {
 		t.Errorf("annotations: %v", a)
 	}
 	if config.LogPath != "c/2.log" || config.WorkingDir != "/w" || !config.TTY || config.Image.UserImage != "app:1" {

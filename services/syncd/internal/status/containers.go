@@ -98,7 +98,7 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 	if newest != nil && newest.State == pod.ContainerRunning {
 		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(newest.StartedAt)}}
 	}
-	if init && !plan.IsSidecar(spec) && (newest == nil || (newest.State == pod.ContainerExited && newest.ExitCode != 0)) && in.currentInitialized() {
+	if init && !plan.IsSidecar(spec) && in.successLost(newest, prev) {
 		return v1.ContainerState{Terminated: in.lostInit(prev)}
 	}
 	waiting := in.waiting(spec)
@@ -118,6 +118,20 @@ func (in *Input) state(spec *v1.Container, newest *pod.Container, prev *v1.Conta
 		waiting = &v1.ContainerStateWaiting{Reason: in.creating()}
 	}
 	return v1.ContainerState{Waiting: waiting}
+}
+
+// successLost says whether an init container must have succeeded, as others were started after it, though the runtime has no record of that. Of a pod
+// that ends only what was published tells whether its containers were all restarted.
+func (in *Input) successLost(newest *pod.Container, prev *v1.ContainerStatus) bool {
+	if newest != nil && newest.State == pod.ContainerExited {
+		published := prev != nil && prev.State.Terminated != nil && prev.State.Terminated.ExitCode == 0
+		if newest.ExitCode == 0 || (in.Plan.Phase != plan.Syncing && !published) {
+			return false
+		}
+	} else if newest != nil && newest.State != pod.ContainerCreated {
+		return false
+	}
+	return in.currentInitialized()
 }
 
 // lostInit is the state of an init container that must have succeeded but whose record is gone.

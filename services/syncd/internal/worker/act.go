@@ -189,7 +189,7 @@ func (w *worker) imageFailed(a plan.Action, ref string, err error) {
 func (w *worker) startContainer(a plan.Action) func(context.Context) func(*worker) {
 	w.busy.Containers[a.Container] = true
 	r := StartRequest{
-		Pod: w.pod, Container: a.Container, ID: a.ID, Attempt: a.Attempt, RestartDelay: a.Delay,
+		Pod: w.pod, Container: a.Container, ID: a.ID, Attempt: a.Attempt, RestartDelay: a.Delay, Decided: a.Decided,
 		Image: w.infos[a.Container], Volumes: w.volumePaths(), ImageVolumes: w.imageVolumes(),
 	}
 	r.TargetID = w.target(a.Container)

@@ -90,8 +90,9 @@ type StartRequest struct {
 	ID      string
 	Sandbox pod.Sandbox
 	Attempt uint32
-	// RestartDelay goes into the container's annotations.
+	// RestartDelay and Decided, when they are not zero, go into the container's annotations.
 	RestartDelay time.Duration
+	Decided      time.Time
 	Image        cri.Image
 	// TargetID is the container whose processes an ephemeral container sees.
 	TargetID string
