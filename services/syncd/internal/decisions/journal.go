@@ -30,8 +30,9 @@ import (
 const (
 	// MaxPending is how many decisions may wait for the bus.
 	MaxPending = 8192
-	// maxTogether is how many decisions go into one message.
+	// maxTogether and maxBytes bound how many decisions go into one message: the bus refuses messages that are larger than a stream's.
 	maxTogether = 32
+	maxBytes    = 48 << 10
 	// maxMessage bounds each text.
 	maxMessage = 1024
 
@@ -73,8 +74,14 @@ type queue struct {
 
 // message gets its ID when it is published for the first time; nothing is added to it from then on.
 type message struct {
-	id  string
-	rec *podplanev1.DecisionsRecord
+	id   string
+	rec  *podplanev1.DecisionsRecord
+	size int // of its decisions, in bytes
+}
+
+// takes says whether a decision of so many bytes may go into the message.
+func (m *message) takes(size int) bool {
+	return m.id == "" && len(m.rec.GetDecisions()) < maxTogether && m.size+size <= maxBytes
 }
 
 // New makes a Journal; Run stores.
@@ -112,16 +119,28 @@ func (j *Journal) Decided(p *v1.Pod, trace string, at time.Time, list []plan.Dec
 		q = &queue{}
 		j.queues[uid] = q
 	}
-	if n := len(q.list); n > 0 && q.list[n-1].id == "" && len(q.list[n-1].rec.GetDecisions())+len(made) <= maxTogether {
-		q.list[n-1].rec.Decisions = append(q.list[n-1].rec.Decisions, made...)
-	} else {
-		q.list = append(q.list, &message{rec: rec})
+	rec.Decisions = nil
+	for _, d := range made {
+		q.add(rec, d)
 	}
 	if !q.busy {
 		q.busy = true
 		j.ready = append(j.ready, uid)
 		j.poke()
 	}
+}
+
+// add puts a decision into the last message, or a new one like the empty record.
+func (q *queue) add(empty *podplanev1.DecisionsRecord, d *podplanev1.Decision) {
+	size := proto.Size(d)
+	if n := len(q.list); n == 0 || !q.list[n-1].takes(size) {
+		q.list = append(q.list, &message{rec: &podplanev1.DecisionsRecord{
+			Schema: empty.GetSchema(), Node: empty.GetNode(), Uid: empty.GetUid(), Namespace: empty.GetNamespace(), Name: empty.GetName(), Trace: empty.GetTrace(),
+		}})
+	}
+	last := q.list[len(q.list)-1]
+	last.rec.Decisions = append(last.rec.Decisions, d)
+	last.size += size
 }
 
 func (j *Journal) poke() {

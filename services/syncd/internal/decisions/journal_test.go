@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,6 +131,36 @@ func TestWhatIsDecidedMeanwhileGoesTogether(t *testing.T) {
 		}
 		if _, messages := actions(s.records(t), "b"); messages != 1 {
 			t.Errorf("%d messages of the other pod", messages)
+		}
+	})
+}
+
+// TestMessagesFitTheStream wants long decisions, however many at once, in messages that the bus takes, in their order.
+func TestMessagesFitTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stream{}
+		j, stop := start(s, nil)
+		defer stop()
+		text := strings.Repeat("x", 4096)
+		list := make([]plan.Decision, 100)
+		for i := range list {
+			list[i] = plan.Decision{Action: fmt.Sprint(i), Message: text, Because: plan.Because{Kind: plan.BecauseFailure, Message: text}}
+		}
+		j.Decided(pod("a"), "", time.Now(), list)
+		synctest.Wait()
+		all, _ := actions(s.records(t), "a")
+		if len(all) != len(list) {
+			t.Fatalf("%d decisions are stored, want %d", len(all), len(list))
+		}
+		for i, a := range all {
+			if a != fmt.Sprint(i) {
+				t.Fatalf("out of order: %v", all)
+			}
+		}
+		for _, m := range s.messages {
+			if len(m.Data) > int(bus.Decisions.MaxMessageBytes) {
+				t.Errorf("a message of %d bytes, the stream takes %d", len(m.Data), bus.Decisions.MaxMessageBytes)
+			}
 		}
 	})
 }
