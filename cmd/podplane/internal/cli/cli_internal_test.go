@@ -2,10 +2,13 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -105,5 +108,39 @@ func TestRowsOfEveryKind(t *testing.T) {
 		if err != nil || len(row) != len(headers[r.Kind]) {
 			t.Errorf("%s: row %q, %v; want %d cells", name, row, err, len(headers[r.Kind]))
 		}
+	}
+}
+
+func TestWatchInEachForm(t *testing.T) {
+	const stream = `{"type":"ADDED","object":{"kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"},"data":{"k":"v"}}}
+{"type":"DELETED","object":{"kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"}}}
+`
+	r, err := rest.ResourceByName("configmaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for output, want := range map[string][]string{
+		"":     {"CHANGE NAMESPACE NAME DATA AGE", "ADDED ns a 1 <unknown>", "DELETED ns a 0 <unknown>"},
+		"name": {"configmap/a", "configmap/a"},
+		"json": {`{"type":"ADDED","object":{"kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"},"data":{"k":"v"}}}`, `{"type":"DELETED","object":{"kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"}}}`},
+		"yaml": {"---", "data:", "k: v", "kind: ConfigMap", "metadata:", "name: a", "namespace: ns", "---", "kind: ConfigMap", "metadata:", "name: a", "namespace: ns"},
+	} {
+		var out strings.Builder
+		cmd := &cobra.Command{}
+		cmd.SetOut(&out)
+		cmd.SetContext(t.Context())
+		if err := printWatch(cmd, r, io.NopCloser(strings.NewReader(stream)), output); err != nil {
+			t.Errorf("%q: %v", output, err)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			got = append(got, strings.Join(strings.Fields(line), " "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q prints\n%q, want\n%q", output, got, want)
+		}
+	}
+	if err := printWatch(&cobra.Command{}, r, io.NopCloser(strings.NewReader(stream)), "wide,"); err == nil {
+		t.Error("an unknown form is taken")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -108,7 +109,7 @@ func printObjects(w io.Writer, r rest.Resource, data []byte, output string, sing
 		return err
 	case "", "wide", "name":
 	default:
-		return fmt.Errorf("--output %q: want json, yaml, name or wide", output)
+		return errOutput(output)
 	}
 	items := []json.RawMessage{data}
 	if !single {
@@ -125,9 +126,22 @@ func printObjects(w io.Writer, r rest.Resource, data []byte, output string, sing
 	return printTable(w, r, items, output, time.Now())
 }
 
+func errOutput(output string) error {
+	return fmt.Errorf("--output %q: want json, yaml, name or wide", output)
+}
+
 // printWatch prints a line for each change until the stream or the user ends it.
 func printWatch(cmd *cobra.Command, r rest.Resource, body io.ReadCloser, output string) error {
 	defer func() { _ = body.Close() }()
+	switch output {
+	case "json", "yaml", "name":
+	case "", "wide":
+		if err := printCells(cmd.OutOrStdout(), "CHANGE", header(r, output)); err != nil {
+			return err
+		}
+	default:
+		return errOutput(output)
+	}
 	dec := json.NewDecoder(body)
 	for {
 		var ev struct {
@@ -145,18 +159,37 @@ func printWatch(cmd *cobra.Command, r rest.Resource, body io.ReadCloser, output 
 			_ = json.Unmarshal(ev.Object, &st)
 			return fmt.Errorf("watch of %s ended: %s", r.Plural, st.Message)
 		}
-		if output == "json" {
-			fmt.Fprintf(cmd.OutOrStdout(), "{\"type\":%q,\"object\":%s}\n", ev.Type, bytes.TrimSpace(ev.Object))
-			continue
-		}
-		row, err := rowOf(r, ev.Object, output == "wide", time.Now())
-		if err != nil {
+		if err := printChange(cmd.OutOrStdout(), r, ev.Type, ev.Object, output); err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%-9s", ev.Type)
-		for _, cell := range row {
-			fmt.Fprintf(cmd.OutOrStdout(), " %-18s", cell)
-		}
-		fmt.Fprintln(cmd.OutOrStdout())
 	}
+}
+
+// printChange prints one change in the wanted form.
+func printChange(w io.Writer, r rest.Resource, kind string, object json.RawMessage, output string) error {
+	switch output {
+	case "json":
+		_, err := fmt.Fprintf(w, "{\"type\":%q,\"object\":%s}\n", kind, bytes.TrimSpace(object))
+		return err
+	case "yaml":
+		fmt.Fprintln(w, "---")
+		return printObjects(w, r, object, output, true)
+	case "name":
+		return printObjects(w, r, object, output, true)
+	}
+	row, err := rowOf(r, object, output == "wide", time.Now())
+	if err != nil {
+		return err
+	}
+	return printCells(w, kind, row)
+}
+
+// printCells prints a row of a table that goes on growing: nobody knows how wide its columns get.
+func printCells(w io.Writer, first string, cells []string) error {
+	line := fmt.Sprintf("%-9s", first)
+	for _, cell := range cells {
+		line += fmt.Sprintf(" %-18s", cell)
+	}
+	_, err := fmt.Fprintln(w, strings.TrimRight(line, " "))
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -35,11 +36,7 @@ func printTable(w io.Writer, r rest.Resource, items []json.RawMessage, output st
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	head := headers[r.Kind]
-	if r.Kind == "Pod" && output == "wide" {
-		head = append(head, "NODE", "UID")
-	}
-	fmt.Fprintln(tw, strings.Join(head, "\t"))
+	fmt.Fprintln(tw, strings.Join(header(r, output), "\t"))
 	for _, it := range items {
 		row, err := rowOf(r, it, output == "wide", now)
 		if err != nil {
@@ -48,6 +45,14 @@ func printTable(w io.Writer, r rest.Resource, items []json.RawMessage, output st
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	return tw.Flush()
+}
+
+// header names the cells of a row.
+func header(r rest.Resource, output string) []string {
+	if r.Kind == "Pod" && output == "wide" {
+		return append(slices.Clone(headers[r.Kind]), "NODE", "UID")
+	}
+	return headers[r.Kind]
 }
 
 // rowOf is one object as the cells of a table.
