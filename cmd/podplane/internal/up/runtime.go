@@ -105,8 +105,8 @@ func (o *ownRuntime) farewell() string {
 	return ", and so does their containerd, which keeps their logs"
 }
 
-// stopRuntime ends the runtime and removes its network; images stay.
-func (o *ownRuntime) stopRuntime(ctx context.Context) error {
+// stopRuntime ends the runtime and removes its network, and the pods' empty cgroups below cgroupRoot; images stay.
+func (o *ownRuntime) stopRuntime(ctx context.Context, cgroupRoot string) error {
 	if o == nil {
 		return nil
 	}
@@ -116,6 +116,9 @@ func (o *ownRuntime) stopRuntime(ctx context.Context) error {
 	}
 	if err := r.Retire(ctx); err != nil {
 		return fmt.Errorf("stop the runtime: %w", err)
+	}
+	if err := removeCgroups(cgroupMount, cgroupRoot); err != nil {
+		return fmt.Errorf("remove the pods' cgroups: %w", err)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func removePods(ctx context.Context, cfg Config, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "removed %d pods\n", n)
-	return errors.Join(own.stopRuntime(ctx), cfg.forgetNode(ctx, ownBus), cfg.forget())
+	return errors.Join(own.stopRuntime(ctx, cfg.CgroupRoot), cfg.forgetNode(ctx, ownBus), cfg.forget())
 }
 
 // forgetNode deletes the node's own records from the bus that is this host's alone: the node may have another name next time, and the old one
