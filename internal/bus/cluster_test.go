@@ -27,6 +27,7 @@ func until(t *testing.T, what string, f func(context.Context) error) {
 		if !fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
+		pause(ctx, 10*time.Millisecond)
 	}
 }
 

@@ -421,6 +421,10 @@ func TestStrangerIsNotCalled(t *testing.T) {
 			if _, err = podplanev1.NewProbeServiceClient(cc).ListProbes(retry, &podplanev1.ListProbesRequest{}); err == nil || retry.Err() != nil {
 				break
 			}
+			select {
+			case <-retry.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
 		}
 		if err != nil {
 			t.Errorf("the replica that came back: %v", err)
