@@ -158,11 +158,11 @@ func (b backupFile) restoreBeside(ctx context.Context, host up.Config, m Manifes
 	if err := records.ServeNew(ctx, next, key, func(ctx context.Context, c *bus.Conn) error { return b.fill(ctx, c, m) }); err != nil {
 		return "", errors.Join(err, os.RemoveAll(next))
 	}
-	return swap(dir, next)
+	return swap(dir, next, dir+".before-"+time.Now().UTC().Format("20060102T150405.000"))
 }
 
-// swap puts next in the place of dir in one step, and says where the former is: nowhere when there was none.
-func swap(dir, next string) (former string, err error) {
+// swap puts next in the place of dir in one step, and dir in that of former. It says where that is: nowhere when there was none.
+func swap(dir, next, former string) (old string, err error) {
 	if err := syncTree(next); err != nil {
 		return "", fmt.Errorf("put the new records on disk: %w", err)
 	}
@@ -175,7 +175,6 @@ func swap(dir, next string) (former string, err error) {
 	if err := unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
 		return "", fmt.Errorf("exchange %s for %s: %w", dir, next, err)
 	}
-	former = dir + ".before-" + time.Now().UTC().Format("20060102T150405.000")
 	if err := os.Rename(next, former); err != nil {
 		return next, fmt.Errorf("keep the former records: %w", err)
 	}

@@ -16,6 +16,9 @@ import (
 	"github.com/podplane/podplane/internal/fault"
 )
 
+// formerRecords ends the name of the directory of records that are encrypted with the former key, until they are removed.
+const formerRecords = ".former-key"
+
 // RotateKey encrypts the host's own records with a new key. Podplane must not be up. It may be interrupted at any moment: the records are those of
 // before, or those of after, and the next start, or call, ends it. The former key is kept, because backups of before need it; it says where.
 func RotateKey(ctx context.Context, host up.Config) (former string, err error) {
@@ -36,7 +39,7 @@ func RotateKey(ctx context.Context, host up.Config) (former string, err error) {
 	if err := copyRecords(ctx, dir, key, next); err != nil {
 		return "", err
 	}
-	old, err := swap(dir, next)
+	old, err := swap(dir, next, dir+formerRecords)
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +66,7 @@ func RotateKey(ctx context.Context, host up.Config) (former string, err error) {
 func copyRecords(ctx context.Context, dir, key, next string) error {
 	err := records.Serve(ctx, dir, key, func(ctx context.Context, from *bus.Conn) error {
 		// An earlier attempt may have left these; what it had finished was put in place by this start.
-		if err := errors.Join(os.RemoveAll(next), removeFile(embedded.NextKey(key))); err != nil {
+		if err := errors.Join(os.RemoveAll(next), os.RemoveAll(dir+formerRecords), removeFile(embedded.NextKey(key))); err != nil {
 			return fmt.Errorf("remove what an earlier attempt left: %w", err)
 		}
 		return records.ServeNew(ctx, next, embedded.NextKey(key), func(ctx context.Context, to *bus.Conn) error {
