@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -30,10 +31,9 @@ type Options struct {
 	Timeouts Timeouts
 	// Observer, when not nil, sees each call when it has ended.
 	Observer Observer
-	// Slow, when not nil, is told of a call that takes longer than Timeouts.Slow beside the time that it was given itself
-	// (grace period, timeout of a command), while it goes on: so that one that hangs has a name long before its deadline.
-	// It is called once for each such call, on a goroutine of its own, perhaps just after the call's end. Pulls are never slow.
-	Slow func(Call)
+	// Log, when not nil, gets a line for each call at level debug, and one at level warn for a call that takes longer than
+	// Timeouts.Slow beside the time that it was given itself (grace period, timeout of a command), while it goes on. Pulls are never slow.
+	Log *slog.Logger
 	// TracerProvider makes the spans of the calls. Nil: OpenTelemetry's global one.
 	TracerProvider trace.TracerProvider
 }
@@ -45,14 +45,14 @@ type Timeouts struct {
 	Request time.Duration
 	// Inspect bounds each status that PodStatus asks for, and the lists before it. Default 5 seconds.
 	Inspect time.Duration
-	// Slow is when Options.Slow is told. Default 4 seconds.
+	// Slow is when Options.Log is warned. Default 10 seconds.
 	Slow time.Duration
 }
 
 const (
 	defaultRequestTimeout = 2 * time.Minute
 	defaultInspectTimeout = 5 * time.Second
-	defaultSlow           = 4 * time.Second
+	defaultSlow           = 10 * time.Second
 
 	// maxMessage is above what the runtime may answer to an ExecSync: 16 MiB of each stream.
 	maxMessage = 33 << 20
@@ -88,7 +88,7 @@ type Client struct {
 	node     string
 	timeouts Timeouts
 	observer Observer
-	slow     func(Call)
+	log      *slog.Logger
 }
 
 var _ Runtime = (*Client)(nil)
@@ -135,7 +135,7 @@ func Dial(ctx context.Context, endpoint string, options Options) (*Client, error
 		node:     options.Node,
 		timeouts: t,
 		observer: options.Observer,
-		slow:     options.Slow,
+		log:      options.Log,
 	}, nil
 }
 
@@ -222,15 +222,13 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, op operation,
 		defer cancel()
 	}
 	start := time.Now()
-	if c.slow != nil && op.timeout > 0 {
-		call := Call{Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: c.timeouts.Slow + op.own}
-		defer time.AfterFunc(call.Took, func() { c.slow(call) }).Stop()
-	}
+	defer c.watch(ctx, &op)()
 	resp, err := method(callCtx, req)
 	took := time.Since(start)
 	if err != nil {
 		err = &CallError{Op: op.name, Target: op.target, After: took, Err: callFault(ctx, callCtx, op, err)}
 	}
+	c.note(ctx, &op, took, err)
 	if c.observer != nil {
 		c.observer.ObserveCall(Call{
 			Operation: op.name, Target: op.target, PodUID: op.podUID, Handler: op.handler, Took: took, Err: err, Trace: trace.SpanContextFromContext(ctx),

@@ -2,8 +2,11 @@ package cri_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,9 +166,44 @@ func TestStopHasItsGraceBesideTheTimeOfACall(t *testing.T) {
 	}
 }
 
+// lineChan takes lines of a log.
+type lineChan chan []byte
+
+func (l lineChan) Write(line []byte) (int, error) {
+	l <- slices.Clone(line)
+	return len(line), nil
+}
+
+func TestEachCallIsLogged(t *testing.T) {
+	t.Parallel()
+	lines := make(lineChan, 2)
+	client := dial(t, &server{
+		stopContainer: func(_ context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+			if r.GetContainerId() == "bad" {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return &runtimeapi.StopContainerResponse{}, nil
+		},
+	}, cri.Options{Log: slog.New(slog.NewJSONHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	for _, id := range []string{"good", "bad"} {
+		err := client.StopContainer(t.Context(), id, 0)
+		if (err != nil) != (id == "bad") {
+			t.Errorf("%s: %v", id, err)
+		}
+		var line map[string]any
+		if err := json.Unmarshal(<-lines, &line); err != nil {
+			t.Fatal(err)
+		}
+		_, failed := line["error"]
+		if line["level"] != "DEBUG" || line["operation"] != "stop_container" || line["container.id"] != id || failed != (id == "bad") {
+			t.Errorf("%s: the line is %v", id, line)
+		}
+	}
+}
+
 func TestSlowCallIsNamedWhileItGoesOn(t *testing.T) {
 	t.Parallel()
-	slow := make(chan cri.Call, 1)
+	lines := make(lineChan, 2)
 	client := dial(t, &server{
 		runSandbox: func(ctx context.Context, _ *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 			<-ctx.Done()
@@ -174,7 +212,7 @@ func TestSlowCallIsNamedWhileItGoesOn(t *testing.T) {
 		stopContainer: func(context.Context, *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 			return &runtimeapi.StopContainerResponse{}, nil
 		},
-	}, cri.Options{Timeouts: cri.Timeouts{Slow: 20 * time.Millisecond}, Slow: func(c cri.Call) { slow <- c }})
+	}, cri.Options{Timeouts: cri.Timeouts{Slow: 20 * time.Millisecond}, Log: slog.New(slog.NewJSONHandler(lines, nil))})
 	if err := client.StopContainer(t.Context(), "quick", time.Minute); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
@@ -184,8 +222,12 @@ func TestSlowCallIsNamedWhileItGoesOn(t *testing.T) {
 		_, err := client.RunSandbox(ctx, &cri.SandboxConfig{Name: "p", Namespace: "ns", UID: "u1"})
 		done <- err
 	}()
-	if c := <-slow; c.Operation != "run_podsandbox" || c.Target != "ns/p" || c.PodUID != "u1" || c.Took != 20*time.Millisecond {
-		t.Errorf("slow is %+v", c)
+	var line map[string]any
+	if err := json.Unmarshal(<-lines, &line); err != nil {
+		t.Fatal(err)
+	}
+	if line["level"] != "WARN" || line["operation"] != "run_podsandbox" || line["k8s.pod.uid"] != "u1" || line["took"] != float64(20*time.Millisecond) {
+		t.Errorf("the line is %v", line)
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

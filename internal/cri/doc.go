@@ -15,7 +15,7 @@
 //     An end of the caller's context is the context's error.
 //   - Bounds. Every call has a deadline (see [Timeouts]) also when the context has none, except pulls (progress is the
 //     runtime's business), commands without a timeout and the event stream. One that takes long is named while it goes on
-//     (Options.Slow). The calls share one connection; a call starts no goroutine, except
+//     (Options.Log). The calls share one connection; a call starts no goroutine, except
 //     PodStatus of more than one item: at most 8.
 //   - Loss. The event stream loses what happens while nobody listens or the runtime's buffer is full: events are hints,
 //     lists are the truth. Order is kept per container, not across containers.

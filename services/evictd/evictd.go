@@ -110,12 +110,12 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	own, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: metrics})
+	own, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: metrics, Log: deps.Log})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = own.Close() }()
-	all, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Observer: metrics})
+	all, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Observer: metrics, Log: deps.Log})
 	if err != nil {
 		return err
 	}

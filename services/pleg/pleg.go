@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: metrics})
+	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: metrics, Log: deps.Log})
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: observer})
+	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: observer, Log: deps.Log})
 	if err != nil {
 		return err
 	}

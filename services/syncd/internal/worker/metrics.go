@@ -26,7 +26,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration of one sync of a pod that did something.", Buckets: prometheus.ExponentialBuckets(0.005, 2.5, 10),
 		}),
 		start: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "kubelet_pod_start_duration_seconds", Help: "Time from a pod's creation until it was ready.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 13),
+			Name: "kubelet_pod_start_duration_seconds", Help: "Time from a pod's creation until it was ready for the first time.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 13),
 		}),
 		starts:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_containers_total", Help: "Containers started."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubelet_started_containers_errors_total", Help: "Container starts that failed, by reason."}, []string{"code"}),

@@ -232,9 +232,22 @@ func (w *worker) previousContainer(name string) *v1.ContainerStatus {
 func (w *worker) announceReady(now time.Time) {
 	_, span := telemetry.Start(w.context(context.Background()), w.m.deps.Tracer, "pod.status.ready")
 	span.End()
-	if created := w.pod.CreationTimestamp; !created.IsZero() {
+	if created := w.pod.CreationTimestamp; !created.IsZero() && neverReady(w.previous) {
 		w.m.deps.Metrics.podStarted(span.SpanContext(), now.Sub(created.Time))
 	}
+}
+
+// neverReady says whether a pod with this status has not been ready yet: then that it is not has stood as long as that it is placed, from its first
+// status on.
+func neverReady(s *v1.PodStatus) bool {
+	if s == nil {
+		return true
+	}
+	since := make(map[v1.PodConditionType]time.Time, len(s.Conditions))
+	for i := range s.Conditions {
+		since[s.Conditions[i].Type] = s.Conditions[i].LastTransitionTime.Time
+	}
+	return !isReady(s) && since[v1.PodReady].Equal(since[v1.PodScheduled])
 }
 
 func isReady(s *v1.PodStatus) bool {

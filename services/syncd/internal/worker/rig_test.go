@@ -44,6 +44,7 @@ type world struct {
 	history  map[string][]*podplanev1.StatusRecord
 	events   []string
 	maxDead  *int
+	metrics  *worker.Metrics
 	room     func(p *v1.Pod, held map[string]*v1.Pod) (reason, message string)
 	objects  map[string]any
 	current  *process
@@ -175,7 +176,7 @@ func (w *world) start() *process {
 		Node: node, Root: w.dir, PodLogDir: w.logs, HostIPs: []string{"192.0.2.1"}, Cgroups: runtime.Cgroups{Mount: w.dir + "/cgroup", Root: w.cgroup},
 	}, w.cri, images.New(images.Config{}, w.cri, w, w), w, w)
 	p.m = worker.New(worker.Config{Node: node, MaxDead: w.maxDead, HostIPs: []string{"192.0.2.1"}}, worker.Deps{
-		Observer: w.cri, Starter: exec, Resizer: exec, Room: w.room, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w, Ended: w.ended,
+		Observer: w.cri, Starter: exec, Resizer: exec, Room: w.room, Ender: exec, Files: exec, Records: w, Settings: w, Sink: sink{w, func() bool { return ctx.Err() != nil }}, Events: w, Decisions: w, Ended: w.ended, Metrics: w.metrics,
 	}, slog.New(slog.DiscardHandler))
 	w.mu.Lock()
 	w.current = p

@@ -5,12 +5,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podplane/podplane/internal/cri"
 	"github.com/podplane/podplane/internal/cri/crifake"
 	"github.com/podplane/podplane/internal/pod"
 	podplanev1 "github.com/podplane/podplane/proto/podplane/v1"
+	"github.com/podplane/podplane/services/syncd/internal/worker"
 )
 
 func TestPodRuns(t *testing.T) {
@@ -86,6 +88,43 @@ func TestCrashLoopBacksOff(t *testing.T) {
 		if got := w.status("uid-a").Phase; got != v1.PodRunning {
 			t.Errorf("phase is %s", got)
 		}
+	})
+}
+
+// TestStartCountsOnce wants the time to readiness told once for each pod, however often it gets ready, whichever process sees it.
+func TestStartCountsOnce(t *testing.T) {
+	inBubble(t, crifake.Options{Behavior: crashes(1)}, func(w *world) {
+		registry := prometheus.NewRegistry()
+		var err error
+		if w.metrics, err = worker.NewMetrics(registry); err != nil {
+			t.Fatal(err)
+		}
+
+		p := w.start()
+		w.wish(newPod("a", container("main")))
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		p.kill()
+		p = w.start()
+		defer p.kill()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := w.status("uid-a").ContainerStatuses[0]; s.RestartCount < 4 {
+			t.Fatalf("restarted %d times only", s.RestartCount)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "kubelet_pod_start_duration_seconds" {
+				if n := f.GetMetric()[0].GetHistogram().GetSampleCount(); n != 1 {
+					t.Errorf("the start counts %d times", n)
+				}
+				return
+			}
+		}
+		t.Error("no such metric")
 	})
 }
 
