@@ -50,18 +50,27 @@ func changed(spec *v1.Container, c *pod.Container) bool {
 
 // restartDelay returns the back-off that is due after the end of the container, and the one to put on its successor.
 func (in *Input) restartDelay(spec *v1.Container, dead *pod.Container) (due, next time.Duration) {
-	limit := in.MaxRestartDelay
-	if limit <= 0 {
-		limit = maxRestartDelay
+	due = in.owed(dead)
+	if due == 0 || changed(spec, dead) || resized(in.Pod, spec, dead) {
+		return 0, min(firstRestartDelay, in.maxDelay())
 	}
-	first := min(firstRestartDelay, limit)
+	return due, min(2*due, in.maxDelay())
+}
+
+// owed is the back-off that was put on the container and is due after its end, whatever became of its definition since.
+func (in *Input) owed(dead *pod.Container) time.Duration {
 	due, err := time.ParseDuration(dead.Annotations[AnnotationRestartDelay])
-	lived := dead.FinishedAt.Sub(dead.CreatedAt)
-	if err != nil || due <= 0 || lived > restartDelayReset || changed(spec, dead) || resized(in.Pod, spec, dead) {
-		return 0, first
+	if err != nil || due <= 0 || dead.FinishedAt.Sub(dead.CreatedAt) > restartDelayReset {
+		return 0
 	}
-	due = min(due, limit)
-	return due, min(2*due, limit)
+	return min(due, in.maxDelay())
+}
+
+func (in *Input) maxDelay() time.Duration {
+	if in.MaxRestartDelay <= 0 {
+		return maxRestartDelay
+	}
+	return in.MaxRestartDelay
 }
 
 func resized(p *v1.Pod, spec *v1.Container, dead *pod.Container) bool {

@@ -95,8 +95,7 @@ func (in *Input) restartedAll() (last *pod.Container, since time.Time) {
 				if c.Name != spec.Name || c.State != pod.ContainerExited || in.rule(spec, c) != v1.ContainerRestartRuleActionRestartAllContainers {
 					continue
 				}
-				due, _ := in.restartDelay(spec, c)
-				if at := c.FinishedAt.Add(due); !in.Now.Before(at) && at.After(since) {
+				if at := c.FinishedAt.Add(in.owed(c)); !in.Now.Before(at) && at.After(since) {
 					last, since = c, at
 				}
 			}
