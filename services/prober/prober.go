@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config, deps daemon.Deps) error {
 	if err != nil {
 		return err
 	}
-	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: observer, Log: deps.Log})
+	runtime, err := cri.Dial(ctx, cfg.CRIEndpoint, cri.Options{Node: deps.Node, Observer: observer}) // its calls are not logged: probes are many, and have no trace
 	if err != nil {
 		return err
 	}
