@@ -51,7 +51,10 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, page := range pages {
-		t.Run(page, func(t *testing.T) { runPage(t, s, page) })
+		t.Run(page, func(t *testing.T) {
+			oneReplicaEach(t, s)
+			runPage(t, s, page)
+		})
 	}
 	t.Run("README.md", func(t *testing.T) { runReadme(t, s) })
 }
@@ -81,6 +84,20 @@ func TestObservabilityPage(t *testing.T) {
 }
 
 // importDemo gives the runtime the image that `podplane up` brings along.
+// oneReplicaEach waits until a replica that a page killed is not registered any more: another page counts them.
+func oneReplicaEach(t *testing.T, s *harness.Stack) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	testkit.Eventually(ctx, t, "one replica of each service", func(ctx context.Context) error {
+		list, err := s.Services(ctx)
+		if err == nil && len(list) != len(harness.Services) {
+			err = fmt.Errorf("there are %d: %+v", len(list), list)
+		}
+		return err
+	})
+}
+
 func importDemo(t *testing.T, node *testkit.Node) {
 	t.Helper()
 	local, err := testkit.Local()
